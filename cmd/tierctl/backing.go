@@ -1,0 +1,40 @@
+package main
+
+import (
+	"context"
+	"io"
+
+	"github.com/spf13/cobra"
+
+	"tierd/pkg/control"
+)
+
+func newBackingCommand(g *globals) *cobra.Command {
+	return group("backing", "Files and devices of the tiers", "", &cobra.Command{
+		Use:     "list",
+		Short:   "List the backings with state, fill and latency",
+		Long:    "List shows each file or device: its state (ok, draining, failed or missing), its slots, data not yet synced, and measured latencies.",
+		Example: "  tierctl backing list\n  tierctl backing list -o json | jq '.[] | select(.state != \"ok\")'",
+		Args:    args(),
+		RunE:    func(c *cobra.Command, _ []string) error { return runBackingList(c.Context(), g) },
+	})
+}
+
+func runBackingList(ctx context.Context, g *globals) error {
+	return ask(g, func(s control.Service) ([]control.Backing, error) { return s.Backings(ctx) }, showBackings)
+}
+
+func showBackings(w io.Writer, backings []control.Backing) error {
+	t := newTable(w, "ID", "TIER", "STATE", "SIZE", "SLOTS", "USED", "FREE", "CLEAN", "UNSYNCED", "READ", "WRITE", "PATH")
+	for _, b := range backings {
+		t.row(b.ID, b.Tier, b.State, size(b.SizeBytes), b.Slots, b.UsedSlots, b.FreeSlots, b.CleanSlots, size(b.UnsyncedBytes),
+			latency(b.MeanReadSeconds), latency(b.MeanWriteSeconds), b.Path)
+	}
+	for _, b := range backings {
+		if b.Error != "" {
+			t.row()
+			t.row(b.Path + ": " + b.Error)
+		}
+	}
+	return t.flush()
+}

@@ -1,0 +1,185 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"tierd/pkg/control"
+)
+
+// heatOptions are the flags of the heat verb.
+type heatOptions struct {
+	limit int
+	color bool
+}
+
+func newHeatCommand(g *globals) *cobra.Command {
+	var opts heatOptions
+	c := &cobra.Command{
+		Use:   "heat VOLUME",
+		Short: "Show the hottest extents and a map of the volume",
+		Long: `Heat lists the hottest extents of a volume and draws the whole of it, in reading
+order: one sign for each extent, or for each run of extents if there are many.
+The sign is the heat of the hottest of them, its colour their tier. Without
+colour, a second map shows the tiers. Colour is used on a terminal, unless
+NO_COLOR is set, and wherever --color asks for it.`,
+		Example: "  tierctl heat home\n  tierctl heat home --limit 5 --color | less -R",
+		Args:    args("VOLUME"),
+		RunE: func(c *cobra.Command, args []string) error {
+			if opts.limit < 1 {
+				return usagef("--limit must be above 0 (got %d)", opts.limit)
+			}
+			columns, isTerminal := terminalWidth(g.out)
+			if !c.Flags().Changed("color") {
+				opts.color = isTerminal && os.Getenv("NO_COLOR") == ""
+			}
+			r := control.HeatRequest{Volume: args[0], Limit: opts.limit}
+			return ask(g, func(s control.Service) (control.HeatMap, error) { return s.Heat(c.Context(), r) },
+				func(w io.Writer, m control.HeatMap) error { return showHeat(w, m, mapWidth(columns), opts.color) })
+		},
+	}
+	c.Flags().IntVar(&opts.limit, "limit", 20, "extents to list")
+	c.Flags().BoolVar(&opts.color, "color", false, "colour the map (default: on a terminal)")
+	return c
+}
+
+// The size of the map in characters.
+const (
+	defaultMapWidth = 64
+	maxMapWidth     = 128
+	mapRows         = 16
+)
+
+// mapWidth returns the width of the map on a terminal of so many columns, 0
+// meaning none.
+func mapWidth(columns int) int {
+	if columns <= 0 {
+		return defaultMapWidth
+	}
+	return min(columns, maxMapWidth)
+}
+
+// heatRamp are the signs of heat, cold to hot.
+const (
+	heatRamp     = ".:-=+*#%@"
+	unmappedSign = ' '
+)
+
+// tierColors are the SGR codes of the tiers, fastest first; more tiers share
+// the last.
+var tierColors = []string{"31", "33", "32", "36", "34", "35"}
+
+// A heatCell is what one sign of the map stands for.
+type heatCell struct {
+	level byte
+	tier  byte // control.TierUnmapped if nothing in it is mapped
+}
+
+func (c heatCell) sign() byte {
+	if c.tier == control.TierUnmapped {
+		return unmappedSign
+	}
+	return heatRamp[int(c.level)*len(heatRamp)/256]
+}
+
+// tierSign returns the rank of the cell's tier as one character.
+func (c heatCell) tierSign() byte {
+	if c.tier == control.TierUnmapped {
+		return unmappedSign
+	}
+	return strconv.FormatInt(int64(c.tier%36), 36)[0]
+}
+
+// shrink joins the cells of m to at most n, each with the hottest of its own.
+func shrink(m control.HeatMap, n int) []heatCell {
+	total := min(len(m.Levels), len(m.Tier))
+	n = min(n, total)
+	cells := make([]heatCell, n)
+	for i := range cells {
+		cell := heatCell{tier: control.TierUnmapped}
+		for j := i * total / n; j < (i+1)*total/n; j++ {
+			isMapped := m.Tier[j] != control.TierUnmapped
+			if isMapped && (cell.tier == control.TierUnmapped || m.Levels[j] > cell.level) {
+				cell = heatCell{level: m.Levels[j], tier: m.Tier[j]}
+			}
+		}
+		cells[i] = cell
+	}
+	return cells
+}
+
+func showHeat(w io.Writer, m control.HeatMap, width int, color bool) error {
+	if len(m.Hottest) > 0 {
+		t := newTable(w, "EXTENT", "OFFSET", "HEAT", "TIER")
+		for _, h := range m.Hottest {
+			t.row(h.Extent, h.Offset, heatValue(h.Heat), orDash(h.Tier))
+		}
+		if err := t.flush(); err != nil {
+			return err
+		}
+		fmt.Fprintln(w)
+	}
+
+	cells := shrink(m, width*mapRows)
+	if len(cells) == 0 {
+		_, err := fmt.Fprintln(w, "the volume has no extents")
+		return err
+	}
+	perSign := (m.Extents + int64(len(cells)) - 1) / int64(len(cells))
+	fmt.Fprintf(w, "heat of %d extents of %s, about %d a sign; cold %s hot, blank: unmapped\n", m.Extents, size(m.ExtentSizeBytes), perSign, heatRamp)
+	if color {
+		drawMap(w, cells, width, colored)
+		_, err := fmt.Fprintln(w, tierLegend(m.Tiers, func(rank int, name string) string { return paint(rank, "@") + " " + name }))
+		return err
+	}
+	drawMap(w, cells, width, func(b *strings.Builder, c heatCell, _ *int) { b.WriteByte(c.sign()) })
+	fmt.Fprintln(w, tierLegend(m.Tiers, func(rank int, name string) string {
+		return string(heatCell{tier: byte(rank)}.tierSign()) + " " + name
+	}))
+	drawMap(w, cells, width, func(b *strings.Builder, c heatCell, _ *int) { b.WriteByte(c.tierSign()) })
+	return nil
+}
+
+// drawMap draws rows of cells between bars. draw is given the rank that the
+// terminal's colour stands for, -1 at the start of each row.
+func drawMap(w io.Writer, cells []heatCell, width int, draw func(b *strings.Builder, c heatCell, colour *int)) {
+	for start := 0; start < len(cells); start += width {
+		var b strings.Builder
+		colour := -1
+		b.WriteByte('|')
+		for _, c := range cells[start:min(start+width, len(cells))] {
+			draw(&b, c, &colour)
+		}
+		if colour >= 0 {
+			b.WriteString("\x1b[0m")
+		}
+		b.WriteByte('|')
+		fmt.Fprintln(w, b.String())
+	}
+}
+
+// colored draws a cell, changing the colour only where the tier does.
+func colored(b *strings.Builder, c heatCell, colour *int) {
+	if rank := int(c.tier); c.tier != control.TierUnmapped && rank != *colour {
+		b.WriteString("\x1b[" + sgr(rank) + "m")
+		*colour = rank
+	}
+	b.WriteByte(c.sign())
+}
+
+func sgr(rank int) string { return tierColors[min(rank, len(tierColors)-1)] }
+
+func paint(rank int, s string) string { return "\x1b[" + sgr(rank) + "m" + s + "\x1b[0m" }
+
+func tierLegend(tiers []string, entry func(rank int, name string) string) string {
+	parts := make([]string, len(tiers))
+	for i, name := range tiers {
+		parts[i] = entry(i, clean(name))
+	}
+	return "tiers: " + strings.Join(parts, ", ")
+}

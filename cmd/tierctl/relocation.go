@@ -1,0 +1,174 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+
+	"github.com/spf13/cobra"
+
+	"tierd/pkg/control"
+	"tierd/pkg/units"
+)
+
+func newRelocationCommand(g *globals) *cobra.Command {
+	return group("relocation", "Movement of extents between tiers", "",
+		newRelocationStatusCommand(g), newRelocationPlanCommand(g), newRelocationRunCommand(g),
+		newRelocationPauseCommand(g), newRelocationResumeCommand(g))
+}
+
+func newRelocationStatusCommand(g *globals) *cobra.Command {
+	return &cobra.Command{
+		Use:     "status",
+		Short:   "Show what relocation does, has done and may still do",
+		Long:    "Status shows whether extents may move now, the budget that is left, what has moved since the daemon's start, and the last plan.",
+		Example: "  tierctl relocation status",
+		Args:    args(),
+		RunE: func(c *cobra.Command, _ []string) error {
+			return askRelocation(g, func(s control.Service) (control.RelocationStatus, error) { return s.RelocationStatus(c.Context()) })
+		},
+	}
+}
+
+// askRelocation makes a call that answers with relocation's status.
+func askRelocation(g *globals, call func(control.Service) (control.RelocationStatus, error)) error {
+	return ask(g, call, showRelocationStatus)
+}
+
+func showRelocationStatus(w io.Writer, s control.RelocationStatus) error {
+	t := newTable(w)
+	state := string(s.State)
+	if s.Error != "" {
+		state += ": " + s.Error
+	}
+	if !s.WindowUntil.IsZero() {
+		state += ", until " + timestamp(s.WindowUntil)
+	}
+	t.row("state", state)
+	t.row("cycle", fmt.Sprintf("%d, every %s, next at %s", s.Cycle, seconds(s.CycleSeconds), timestamp(s.NextCycleAt)))
+	t.row("rate", units.Rate(s.RateBytesPerSecond).Human())
+	t.row("budget left", fmt.Sprintf("%s of the cycle, %s of the day", limit(s.BudgetLeftCycle), limit(s.BudgetLeftDay)))
+	t.row("moves", fmt.Sprintf("%d in flight, %d queued, %d parked", s.InFlight, s.Queued, s.Parked))
+	if p := s.LastPlan; p != nil {
+		t.row("last plan", timestamp(p.At)+", "+planLine(*p))
+	}
+	if err := t.flush(); err != nil || len(s.Moved) == 0 {
+		return err
+	}
+
+	fmt.Fprintln(w)
+	t = newTable(w, "MOVED", "FROM", "TO", "EXTENTS", "BYTES")
+	for _, m := range s.Moved {
+		t.row(m.Direction, m.From, m.To, m.Extents, size(m.Bytes))
+	}
+	return t.flush()
+}
+
+func planLine(p control.PlanSummary) string {
+	return fmt.Sprintf("%d moves: %s up, %s down, %s rebalanced, in about %s",
+		p.Moves, size(p.PromotionBytes), size(p.DemotionBytes), size(p.RebalanceBytes), seconds(p.EtaSeconds))
+}
+
+func newRelocationPlanCommand(g *globals) *cobra.Command {
+	var r control.RelocationPlanRequest
+	c := &cobra.Command{
+		Use:     "plan",
+		Short:   "Show what would move now, and what would not",
+		Long:    "Plan makes a plan and does not carry it out: the best moves with heat, gain and reason, and how many extents were left where they are for which reason.",
+		Example: "  tierctl relocation plan --limit 50",
+		Args:    args(),
+		RunE: func(c *cobra.Command, _ []string) error {
+			if r.Limit < 1 {
+				return usagef("--limit must be above 0 (got %d)", r.Limit)
+			}
+			return runRelocationPlan(c.Context(), g, r)
+		},
+	}
+	c.Flags().IntVar(&r.Limit, "limit", 20, "moves to list")
+	return c
+}
+
+func runRelocationPlan(ctx context.Context, g *globals, r control.RelocationPlanRequest) error {
+	return ask(g, func(s control.Service) (control.RelocationPlan, error) { return s.RelocationPlan(ctx, r) }, showPlan)
+}
+
+func showPlan(w io.Writer, p control.RelocationPlan) error {
+	fmt.Fprintln(w, planLine(p.Summary))
+	if len(p.Moves) > 0 {
+		fmt.Fprintln(w)
+		t := newTable(w, "VOLUME", "EXTENT", "FROM", "TO", "HEAT", "GAIN", "REASON")
+		for _, m := range p.Moves {
+			t.row(m.Volume, m.Extent, m.From, m.To, heatValue(m.Heat), heatValue(m.Gain), m.Reason)
+		}
+		if err := t.flush(); err != nil {
+			return err
+		}
+		if more := p.Summary.Moves - len(p.Moves); more > 0 {
+			fmt.Fprintf(w, "and %d more\n", more)
+		}
+	}
+	if len(p.Summary.Rejected) == 0 {
+		return nil
+	}
+	fmt.Fprintln(w)
+	t := newTable(w, "NOT MOVED", "EXTENTS")
+	for _, reason := range slices.Sorted(maps.Keys(p.Summary.Rejected)) {
+		t.row(reason, p.Summary.Rejected[reason])
+	}
+	return t.flush()
+}
+
+func newRelocationRunCommand(g *globals) *cobra.Command {
+	var r control.RelocationRunRequest
+	c := &cobra.Command{
+		Use:     "run",
+		Short:   "Start a cycle now",
+		Long:    "Run starts a cycle without waiting for its time. Budget and windows hold all the same.",
+		Example: "  tierctl relocation run --wait",
+		Args:    args(),
+		RunE: func(c *cobra.Command, _ []string) error {
+			return askRelocation(g, func(s control.Service) (control.RelocationStatus, error) { return s.RelocationRun(c.Context(), r) })
+		},
+	}
+	c.Flags().BoolVar(&r.Wait, "wait", false, "return when the cycle's moves are done")
+	dryRunFlag(c, &r.DryRun)
+	return c
+}
+
+func newRelocationPauseCommand(g *globals) *cobra.Command {
+	var r control.RelocationPauseRequest
+	c := &cobra.Command{
+		Use:     "pause",
+		Short:   "Move nothing until resume",
+		Long:    "Pause keeps extents where they are until `tierctl relocation resume`. Heat is counted on, and I/O is not affected.",
+		Example: "  tierctl relocation pause",
+		Args:    args(),
+		RunE: func(c *cobra.Command, _ []string) error {
+			return askRelocation(g, func(s control.Service) (control.RelocationStatus, error) {
+				return s.RelocationPause(c.Context(), r)
+			})
+		},
+	}
+	dryRunFlag(c, &r.DryRun)
+	return c
+}
+
+func newRelocationResumeCommand(g *globals) *cobra.Command {
+	var r control.RelocationPauseRequest
+	c := &cobra.Command{
+		Use:     "resume",
+		Short:   "End a pause",
+		Long:    "Resume lets extents move again after `tierctl relocation pause`.",
+		Example: "  tierctl relocation resume",
+		Args:    args(),
+		RunE: func(c *cobra.Command, _ []string) error {
+			return askRelocation(g, func(s control.Service) (control.RelocationStatus, error) {
+				return s.RelocationResume(c.Context(), r)
+			})
+		},
+	}
+	dryRunFlag(c, &r.DryRun)
+	return c
+}

@@ -1,0 +1,147 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"tierd/pkg/control"
+)
+
+// cannedService answers with fixed figures and remembers what it was asked.
+type cannedService struct {
+	asked []any
+}
+
+var noon = time.Date(2026, 3, 4, 12, 0, 0, 0, time.UTC)
+
+func (s *cannedService) PoolStatus(context.Context) (control.PoolStatus, error) {
+	return control.PoolStatus{
+		PoolID: "6e1f0a3c-9a54-4c0e-8f0b-0c8f6b7e1a11", Version: "v1.0.0", FormatVersion: 1, ExtentSizeBytes: 1 << 20,
+		Degraded: true, StartedAt: noon, UptimeSeconds: 93784, Incarnation: 12, ContinuityID: "00000000-0000-4000-8000-000000000001",
+		MetadataState: control.MetadataOK, CommitNumber: 4711, StagedEntries: 3, OldestStagedSeconds: 1.25,
+		VacatedSlots: 7, CleanSlots: 900, Healing: true, HealProgress: 0.5,
+		CapacityBytes: 3 << 40, UsedBytes: 1 << 40, FreeBytes: 2 << 40, ProvisionedBytes: 6 << 40, OverCommitRatio: 2,
+		Tiers: 2, Backings: 3, Volumes: 2, Connections: 1,
+		Warnings: []string{"volume home: the configuration has a size of 1TiB, the pool 2TiB"},
+	}, nil
+}
+
+func (s *cannedService) Tiers(context.Context) ([]control.Tier, error) {
+	return []control.Tier{
+		{ID: 0, Name: "ssd", Media: "ssd", Backings: 1, CapacityBytes: 1 << 40, UsedBytes: 1 << 39, FreeBytes: 1 << 39, HeadroomBytes: 20 << 30,
+			Extents: 1 << 19, Reads: 9000, Writes: 10, ReadShare: 0.9, MeanReadSeconds: 0.0001, MeanWriteSeconds: 0.00025},
+		{ID: 1, Name: "hdd", Backings: 2, CapacityBytes: 2 << 40, UsedBytes: 1 << 39, FreeBytes: 3 << 39, Extents: 1 << 19, Reads: 1000, ReadShare: 0.1, MeanReadSeconds: 0.0123},
+	}, nil
+}
+
+func (s *cannedService) Backings(context.Context) ([]control.Backing, error) {
+	return []control.Backing{
+		{ID: 1, UUID: "u1", Path: "/srv/ssd/a.img", Tier: "ssd", State: control.BackingOK, SizeBytes: 1 << 40, Slots: 1 << 20, UsedSlots: 1 << 19, FreeSlots: 1 << 19, CleanSlots: 900, UnsyncedBytes: 65536, MeanReadSeconds: 0.0001},
+		{ID: 2, UUID: "u2", Path: "/srv/hdd/b\x1b[2J.img", Tier: "hdd", State: control.BackingFailed, Error: "sync: input/output error", SizeBytes: 2 << 40, Slots: 2 << 20},
+	}, nil
+}
+
+func (s *cannedService) Volumes(context.Context) ([]control.Volume, error) {
+	return []control.Volume{
+		{ID: 1, UUID: "7d4e0b52-6d2c-4f5c-a9a7-50e5c1e3b0aa", Name: "home", SizeBytes: 2 << 40, AllocatedBytes: 1 << 40, Policy: "auto", State: control.VolumeOK, Connections: 1,
+			PerTier: []control.TierBytes{{Tier: "ssd", Bytes: 1 << 39}, {Tier: "hdd", Bytes: 1 << 39}}},
+		{ID: 2, UUID: "7d4e0b52-6d2c-4f5c-a9a7-50e5c1e3b0bb", Name: "old", SizeBytes: 4 << 40, Policy: "lowest", State: control.VolumeDeleting,
+			PerTier: []control.TierBytes{{Tier: "ssd"}, {Tier: "hdd"}}},
+	}, nil
+}
+
+func (s *cannedService) change(request any, dryRun bool, format string, args ...any) (control.VolumeChange, error) {
+	s.asked = append(s.asked, request)
+	return control.VolumeChange{Changes: []string{fmt.Sprintf(format, args...)}, DryRun: dryRun}, nil
+}
+
+func (s *cannedService) VolumeCreate(_ context.Context, r control.VolumeCreateRequest) (control.VolumeChange, error) {
+	if r.Name == "home" {
+		return control.VolumeChange{}, control.WithHint(fmt.Errorf("create volume %q: %w", r.Name, control.ErrExists), "choose another name")
+	}
+	return s.change(r, r.DryRun, "create volume %s of %d bytes", r.Name, r.SizeBytes)
+}
+
+func (s *cannedService) VolumeGrow(_ context.Context, r control.VolumeGrowRequest) (control.VolumeChange, error) {
+	return s.change(r, r.DryRun, "grow volume %s to %d bytes", r.Name, r.SizeBytes)
+}
+
+func (s *cannedService) VolumeDelete(_ context.Context, r control.VolumeDeleteRequest) (control.VolumeChange, error) {
+	return s.change(r, r.DryRun, "delete volume %s", r.Name)
+}
+
+func (s *cannedService) VolumeRename(_ context.Context, r control.VolumeRenameRequest) (control.VolumeChange, error) {
+	return s.change(r, r.DryRun, "rename volume %s to %s", r.Name, r.NewName)
+}
+
+func (s *cannedService) VolumeSet(_ context.Context, r control.VolumeSetRequest) (control.VolumeChange, error) {
+	return s.change(r, r.DryRun, "set policy of volume %s to %s", r.Name, *r.Policy)
+}
+
+func (s *cannedService) summary() control.PlanSummary {
+	return control.PlanSummary{At: noon, Moves: 3, PromotionBytes: 2 << 20, DemotionBytes: 1 << 20, EtaSeconds: 90,
+		Rejected: map[string]int64{"no gain": 1000, "budget": 4}}
+}
+
+func (s *cannedService) RelocationStatus(context.Context) (control.RelocationStatus, error) {
+	plan := s.summary()
+	return control.RelocationStatus{
+		State: control.RelocationRunning, Cycle: 42, CycleSeconds: 300, NextCycleAt: noon.Add(time.Minute), WindowUntil: noon.Add(8 * time.Hour),
+		RateBytesPerSecond: 100 << 20, BudgetLeftCycle: 3 << 30, BudgetLeftDay: control.Unlimited, InFlight: 1, Queued: 2, Parked: 3, LastPlan: &plan,
+		Moved: []control.Moved{{Direction: "promotion", From: "hdd", To: "ssd", Extents: 5, Bytes: 5 << 20}, {Direction: "demotion", From: "ssd", To: "hdd"}},
+	}, nil
+}
+
+func (s *cannedService) RelocationPlan(_ context.Context, r control.RelocationPlanRequest) (control.RelocationPlan, error) {
+	s.asked = append(s.asked, r)
+	return control.RelocationPlan{Summary: s.summary(), Moves: []control.Move{
+		{Volume: "home", Extent: 77, From: "hdd", To: "ssd", Heat: 0.0123, Gain: 0.0009, Reason: "promotion"},
+		{Volume: "home", Extent: 5, From: "ssd", To: "hdd", Heat: 0.00001, Reason: "demotion"},
+	}}, nil
+}
+
+func (s *cannedService) RelocationRun(ctx context.Context, r control.RelocationRunRequest) (control.RelocationStatus, error) {
+	s.asked = append(s.asked, r)
+	return s.RelocationStatus(ctx)
+}
+
+func (s *cannedService) RelocationPause(ctx context.Context, r control.RelocationPauseRequest) (control.RelocationStatus, error) {
+	s.asked = append(s.asked, r)
+	return control.RelocationStatus{State: control.RelocationPaused, CycleSeconds: 300}, nil
+}
+
+func (s *cannedService) RelocationResume(ctx context.Context, r control.RelocationPauseRequest) (control.RelocationStatus, error) {
+	s.asked = append(s.asked, r)
+	return s.RelocationStatus(ctx)
+}
+
+func (s *cannedService) Locate(_ context.Context, r control.LocateRequest) (control.Location, error) {
+	s.asked = append(s.asked, r)
+	if r.Volume != "home" {
+		return control.Location{}, fmt.Errorf("volume %q: %w", r.Volume, control.ErrNotFound)
+	}
+	if r.Offset == 0 {
+		return control.Location{Volume: r.Volume, Why: "never written: reads as zeroes"}, nil
+	}
+	return control.Location{Volume: r.Volume, Offset: r.Offset, Extent: uint64(r.Offset >> 20), Mapped: true, Staged: true, Moving: true,
+		Tier: "ssd", BackingID: 1, BackingPath: "/srv/ssd/a.img", Slot: 99, DeviceOffset: 104857600, Heat: 0.5, HeatRank: 0.01,
+		LastMovedAt: noon, Why: "promoted: hotter than 99% of the extents"}, nil
+}
+
+func (s *cannedService) Heat(_ context.Context, r control.HeatRequest) (control.HeatMap, error) {
+	s.asked = append(s.asked, r)
+	m := control.HeatMap{Volume: r.Volume, ExtentSizeBytes: 1 << 20, Extents: 150, ExtentsPerCell: 1, Tiers: []string{"ssd", "hdd"},
+		Hottest: []control.HotExtent{{Extent: 149, Offset: 149 << 20, Heat: 0.25, Tier: "ssd"}}}
+	for i := range 150 {
+		level, tier := byte(i*255/149), byte(1)
+		switch {
+		case i >= 60 && i < 70:
+			level, tier = 0, control.TierUnmapped
+		case i >= 120:
+			tier = 0
+		}
+		m.Levels, m.Tier = append(m.Levels, level), append(m.Tier, tier)
+	}
+	return m, nil
+}

@@ -1,0 +1,215 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"tierd/pkg/config"
+	"tierd/pkg/control"
+	"tierd/pkg/units"
+)
+
+func newVolumeCommand(g *globals) *cobra.Command {
+	return group("volume", "Thin volumes", "",
+		newVolumeListCommand(g), newVolumeCreateCommand(g), newVolumeGrowCommand(g),
+		newVolumeDeleteCommand(g), newVolumeRenameCommand(g), newVolumeSetCommand(g))
+}
+
+func newVolumeListCommand(g *globals) *cobra.Command {
+	return &cobra.Command{
+		Use:     "list",
+		Short:   "List the volumes and where their data lives",
+		Long:    "List shows each volume's size, what of it is allocated, how much of that each tier holds, its policy, and who is connected.",
+		Example: "  tierctl volume list",
+		Args:    args(),
+		RunE: func(c *cobra.Command, _ []string) error {
+			return ask(g, func(s control.Service) ([]control.Volume, error) { return s.Volumes(c.Context()) }, showVolumes)
+		},
+	}
+}
+
+func showVolumes(w io.Writer, volumes []control.Volume) error {
+	heads := []any{"VOLUME", "SIZE", "ALLOCATED"}
+	if len(volumes) > 0 {
+		for _, tier := range volumes[0].PerTier {
+			heads = append(heads, strings.ToUpper(tier.Tier))
+		}
+	}
+	t := newTable(w, append(heads, "POLICY", "STATE", "CONNECTIONS", "UUID")...)
+	for _, v := range volumes {
+		row := []any{v.Name, size(v.SizeBytes), size(v.AllocatedBytes)}
+		for _, tier := range v.PerTier {
+			row = append(row, size(tier.Bytes))
+		}
+		t.row(append(row, v.Policy, v.State, v.Connections, v.UUID)...)
+	}
+	return t.flush()
+}
+
+func newVolumeCreateCommand(g *globals) *cobra.Command {
+	var r control.VolumeCreateRequest
+	c := &cobra.Command{
+		Use:     "create NAME SIZE",
+		Short:   "Make a volume",
+		Long:    "Create makes a thin volume: it takes space as it is written to. NBD clients can connect to it at once, by its name.",
+		Example: "  tierctl volume create home 2TiB\n  tierctl volume create archive 8TiB --policy lowest --dry-run",
+		Args:    args("NAME", "SIZE"),
+		RunE: func(c *cobra.Command, args []string) error {
+			if err := config.CheckVolumeName(args[0]); err != nil {
+				return usagef("the volume's name %v", err)
+			}
+			n, err := parseSize("SIZE", args[1])
+			if err != nil {
+				return err
+			}
+			r.Name, r.SizeBytes = args[0], n
+			return change(g, func(s control.Service) (control.VolumeChange, error) { return s.VolumeCreate(c.Context(), r) })
+		},
+	}
+	c.Flags().StringVar(&r.Policy, "policy", config.PolicyAuto, "where data goes: auto, highest, lowest or a tier's name")
+	dryRunFlag(c, &r.DryRun)
+	return c
+}
+
+func newVolumeGrowCommand(g *globals) *cobra.Command {
+	var r control.VolumeGrowRequest
+	c := &cobra.Command{
+		Use:     "grow NAME SIZE|+SIZE",
+		Short:   "Make a volume larger",
+		Long:    "Grow sets a volume's size, or adds to it. Connections made afterwards see the new size. A volume cannot shrink.",
+		Example: "  tierctl volume grow home 4TiB\n  tierctl volume grow home +500GiB",
+		Args:    args("NAME", "SIZE|+SIZE"),
+		RunE:    func(c *cobra.Command, args []string) error { return runVolumeGrow(c.Context(), g, r, args[0], args[1]) },
+	}
+	dryRunFlag(c, &r.DryRun)
+	return c
+}
+
+func runVolumeGrow(ctx context.Context, g *globals, r control.VolumeGrowRequest, name, text string) error {
+	text, isMore := strings.CutPrefix(text, "+")
+	n, err := parseSize("SIZE", text)
+	if err != nil {
+		return err
+	}
+	return change(g, func(s control.Service) (control.VolumeChange, error) {
+		r.Name, r.SizeBytes = name, n
+		if isMore {
+			now, err := sizeOf(ctx, s, name)
+			if err != nil {
+				return control.VolumeChange{}, err
+			}
+			if r.SizeBytes += now; r.SizeBytes < now {
+				return control.VolumeChange{}, usagef("SIZE is too large")
+			}
+		}
+		return s.VolumeGrow(ctx, r)
+	})
+}
+
+// sizeOf returns the size of a volume in bytes.
+func sizeOf(ctx context.Context, s control.Service, name string) (int64, error) {
+	volumes, err := s.Volumes(ctx)
+	if err != nil {
+		return 0, err
+	}
+	for _, v := range volumes {
+		if v.Name == name {
+			return v.SizeBytes, nil
+		}
+	}
+	return 0, fmt.Errorf("volume %s: %w", units.Quote(name), control.ErrNotFound)
+}
+
+func newVolumeDeleteCommand(g *globals) *cobra.Command {
+	var r control.VolumeDeleteRequest
+	c := &cobra.Command{
+		Use:     "delete NAME",
+		Short:   "Delete a volume and its data",
+		Long:    "Delete removes a volume and its data for good; its space comes back in the background. A volume with clients is not deleted unless --force is given.",
+		Example: "  tierctl volume delete scratch --dry-run\n  tierctl volume delete scratch",
+		Args:    args("NAME"),
+		RunE: func(c *cobra.Command, args []string) error {
+			r.Name = args[0]
+			return change(g, func(s control.Service) (control.VolumeChange, error) { return s.VolumeDelete(c.Context(), r) })
+		},
+	}
+	c.Flags().BoolVar(&r.Force, "force", false, "delete it although clients are connected")
+	dryRunFlag(c, &r.DryRun)
+	return c
+}
+
+func newVolumeRenameCommand(g *globals) *cobra.Command {
+	var r control.VolumeRenameRequest
+	c := &cobra.Command{
+		Use:     "rename NAME NEW-NAME",
+		Short:   "Give a volume another name",
+		Long:    "Rename changes the name under which clients find the volume. Clients that are connected stay connected.",
+		Example: "  tierctl volume rename home home-2025",
+		Args:    args("NAME", "NEW-NAME"),
+		RunE: func(c *cobra.Command, args []string) error {
+			if err := config.CheckVolumeName(args[1]); err != nil {
+				return usagef("the volume's new name %v", err)
+			}
+			r.Name, r.NewName = args[0], args[1]
+			return change(g, func(s control.Service) (control.VolumeChange, error) { return s.VolumeRename(c.Context(), r) })
+		},
+	}
+	dryRunFlag(c, &r.DryRun)
+	return c
+}
+
+func newVolumeSetCommand(g *globals) *cobra.Command {
+	var r control.VolumeSetRequest
+	var policy string
+	c := &cobra.Command{
+		Use:     "set NAME --policy POLICY",
+		Short:   "Change a volume's policy",
+		Long:    "Set changes where a volume's data goes: new extents at once, the ones there are as relocation gets to them.",
+		Example: "  tierctl volume set archive --policy lowest",
+		Args:    args("NAME"),
+		RunE: func(c *cobra.Command, args []string) error {
+			if !c.Flags().Changed("policy") {
+				return usagef("%snothing to set; give --policy", named(c))
+			}
+			r.Name, r.Policy = args[0], &policy
+			return change(g, func(s control.Service) (control.VolumeChange, error) { return s.VolumeSet(c.Context(), r) })
+		},
+	}
+	c.Flags().StringVar(&policy, "policy", "", "auto, highest, lowest or a tier's name")
+	dryRunFlag(c, &r.DryRun)
+	return c
+}
+
+// change asks for a change of a volume and prints what it did.
+func change(g *globals, call func(control.Service) (control.VolumeChange, error)) error {
+	return ask(g, call, func(w io.Writer, v control.VolumeChange) error {
+		t := newTable(w)
+		for _, line := range v.Changes {
+			if v.DryRun {
+				line = "would: " + line
+			}
+			t.row(line)
+		}
+		return t.flush()
+	})
+}
+
+func dryRunFlag(c *cobra.Command, to *bool) {
+	c.Flags().BoolVar(to, "dry-run", false, "say what would be done, and do nothing")
+}
+
+// parseSize reads a size above 0 from the command line.
+func parseSize(name, text string) (int64, error) {
+	n, err := units.ParseSize(text)
+	if err != nil {
+		return 0, usagef("%s %v", name, err)
+	}
+	if n == 0 {
+		return 0, usagef("%s must be above 0 (got %s)", name, units.Quote(text))
+	}
+	return int64(n), nil
+}

@@ -1,0 +1,210 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"os"
+	"time"
+
+	sd "github.com/coreos/go-systemd/v22/daemon"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"github.com/prometheus/exporter-toolkit/web"
+
+	"tierd/cmd/internal/setup"
+	"tierd/nbd"
+	"tierd/pkg/config"
+	"tierd/pkg/control"
+	"tierd/tiering"
+)
+
+// drainTime is how long a stop waits for requests in flight.
+const drainTime = 60 * time.Second
+
+// daemon is one run of the program: listeners, pool and servers, in the order in
+// which they come up. They go down in reverse.
+type daemon struct {
+	path   string // of the configuration
+	cfg    *config.Config
+	log    *slog.Logger
+	level  *slog.LevelVar
+	stop   <-chan os.Signal
+	reload <-chan os.Signal
+
+	listeners listeners
+	pool      *tiering.Pool
+	nbd       *nbd.Server
+	control   *control.Server
+	metrics   *http.Server
+	failed    chan error // a server ended by itself
+}
+
+// run serves until it is told to stop. The addresses are taken first: that one is
+// in use is found out before anything on disk has changed.
+func (d *daemon) run(ctx context.Context) error {
+	for _, w := range d.cfg.Warnings() {
+		d.log.Warn(w)
+	}
+	if err := d.listeners.open(d.cfg); err != nil {
+		return err
+	}
+	defer d.listeners.close()
+	opts, err := setup.OpenOptions(d.cfg, d.log)
+	if err != nil {
+		return err
+	}
+	pool, err := tiering.Open(ctx, opts)
+	if err != nil {
+		return fmt.Errorf("open pool: %w", err)
+	}
+	d.pool = pool
+	d.serve(ctx)
+	d.notify(sd.SdNotifyReady)
+	d.log.Info("serving", "version", version(), "volumes", len(pool.Volumes()), "nbd", d.cfg.NBD.Listen, "metrics", d.cfg.Metrics.Listen)
+
+	err = d.wait(ctx)
+	d.notify(sd.SdNotifyStopping)
+	return errors.Join(err, d.shutdown())
+}
+
+// serve starts the servers.
+func (d *daemon) serve(ctx context.Context) {
+	d.failed = make(chan error, len(d.listeners.nbd)+2)
+	exports := &exports{pool: d.pool, fallback: d.cfg.NBD.DefaultExport}
+	stats := newNBDMetrics()
+	d.nbd = nbd.NewServer(nbd.Config{Exports: exports, Logger: d.log.With("component", "nbd"), Observer: stats})
+	stats.server = d.nbd
+	for _, l := range d.listeners.nbd {
+		go func() { d.ended("NBD server on "+l.Addr().String(), d.nbd.Serve(ctx, l)) }()
+	}
+	d.control = control.NewServer(&service{pool: d.pool, nbd: d.nbd, cfg: d.cfg}, d.log.With("component", "admin"))
+	go func() { d.ended("admin server", d.control.Serve(d.listeners.admin)) }()
+	if d.listeners.metrics == nil {
+		return
+	}
+	reg := prometheus.NewRegistry()
+	reg.MustRegister(d.pool.Collector(), stats, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), buildInfo())
+	mux := http.NewServeMux()
+	mux.Handle("/metrics", promhttp.HandlerFor(reg, promhttp.HandlerOpts{ErrorLog: slog.NewLogLogger(d.log.Handler(), slog.LevelWarn)}))
+	mux.HandleFunc("/{$}", func(w http.ResponseWriter, _ *http.Request) {
+		fmt.Fprintln(w, "tierd: metrics are at /metrics")
+	})
+	d.metrics = &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second}
+	webConfig := d.cfg.Metrics.WebConfig
+	flags := &web.FlagConfig{WebConfigFile: &webConfig}
+	go func() {
+		quiet := slog.New(slog.NewTextHandler(levelWriter{d.log}, &slog.HandlerOptions{Level: slog.LevelWarn}))
+		d.ended("metrics server", web.Serve(d.listeners.metrics, d.metrics, flags, quiet))
+	}()
+}
+
+// levelWriter passes the lines of another logger on as warnings.
+type levelWriter struct{ log *slog.Logger }
+
+func (w levelWriter) Write(p []byte) (int, error) {
+	w.log.Warn("metrics server", "message", string(p))
+	return len(p), nil
+}
+
+// ended notes that a server has ended; nil and closed are how a stop looks.
+func (d *daemon) ended(what string, err error) {
+	if err != nil && !errors.Is(err, http.ErrServerClosed) {
+		d.failed <- fmt.Errorf("%s: %w", what, err)
+	}
+}
+
+// wait returns when the daemon has to stop: nil for a signal.
+func (d *daemon) wait(ctx context.Context) error {
+	var beat <-chan time.Time
+	if interval, err := sd.SdWatchdogEnabled(false); err == nil && interval > 0 {
+		t := time.NewTicker(interval / 2)
+		defer t.Stop()
+		beat = t.C
+	}
+	status := time.NewTicker(time.Minute)
+	defer status.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case sig := <-d.stop:
+			d.log.Info("stopping", "signal", sig.String())
+			return nil
+		case err := <-d.failed:
+			return err
+		case <-d.reload:
+			d.reconfigure()
+		case <-beat:
+			d.pool.Info() // takes the pool's locks: a pool that hangs sends no sign of life
+			d.notify(sd.SdNotifyWatchdog)
+		case <-status.C:
+			d.notify(fmt.Sprintf("STATUS=%d volumes, %d connections", len(d.pool.Volumes()), d.nbd.Snapshot().Open))
+		}
+	}
+}
+
+// notify tells systemd; elsewhere it does nothing.
+func (d *daemon) notify(state string) {
+	if _, err := sd.SdNotify(false, state); err != nil {
+		d.log.Debug("systemd is not told", "state", state, "error", err)
+	}
+}
+
+// reconfigure takes over what can change on a running daemon and says what cannot.
+func (d *daemon) reconfigure() {
+	cfg, err := config.Load(d.path)
+	if err != nil {
+		d.log.Error("configuration not reloaded", "error", err)
+		return
+	}
+	changed, ignored := config.Reloadable(d.cfg, cfg)
+	reloc, err := setup.Relocation(cfg)
+	if err != nil {
+		d.log.Error("configuration not reloaded", "error", err)
+		return
+	}
+	d.cfg = config.WithLive(d.cfg, cfg)
+	d.level.Set(d.cfg.Log.Level)
+	d.pool.SetRelocation(reloc)
+	d.log.Info("configuration reloaded", "changed", changed)
+	if len(ignored) > 0 {
+		d.log.Warn("some changes of the configuration need a restart, or tierctl", "ignored", ignored)
+	}
+}
+
+// shutdown takes everything down in order: no new clients, requests in flight
+// answered, everything flushed, the pool marked as cleanly stopped.
+func (d *daemon) shutdown() error {
+	ctx, cancel := context.WithTimeout(context.Background(), drainTime)
+	defer cancel()
+	go func() {
+		select {
+		case <-d.stop:
+			d.log.Warn("stopping at once")
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	var errs []error
+	if err := d.nbd.Shutdown(ctx); err != nil {
+		errs = append(errs, fmt.Errorf("stop NBD server: %w", err))
+	}
+	if err := d.control.Shutdown(ctx); err != nil {
+		errs = append(errs, fmt.Errorf("stop admin server: %w", err))
+	}
+	if d.metrics != nil {
+		_ = d.metrics.Close()
+	}
+	if err := d.pool.Close(); err != nil {
+		errs = append(errs, fmt.Errorf("close pool: %w", err))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	d.log.Info("stopped")
+	return nil
+}

@@ -1,0 +1,86 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"tierd/pkg/config"
+)
+
+// socketMode lets the group of the daemon use its sockets: NBD itself knows no
+// users.
+const socketMode = 0o660
+
+// listeners are all addresses of the daemon.
+type listeners struct {
+	nbd     []net.Listener
+	admin   net.Listener
+	metrics net.Listener // nil: none
+}
+
+// open takes all addresses or none.
+func (l *listeners) open(cfg *config.Config) (err error) {
+	defer func() {
+		if err != nil {
+			l.close()
+		}
+	}()
+	for _, a := range cfg.NBD.Listen {
+		n, err := listen(a.Network, a.Address)
+		if err != nil {
+			return fmt.Errorf("listen on %s: %w", a, err)
+		}
+		l.nbd = append(l.nbd, n)
+	}
+	if l.admin, err = listen("unix", cfg.Admin.Socket); err != nil {
+		return fmt.Errorf("listen on admin socket %s: %w", cfg.Admin.Socket, err)
+	}
+	if cfg.Metrics.Listen == "" {
+		return nil
+	}
+	if l.metrics, err = listen("tcp", cfg.Metrics.Listen); err != nil {
+		return fmt.Errorf("listen on %s for metrics: %w", cfg.Metrics.Listen, err)
+	}
+	return nil
+}
+
+func (l *listeners) close() {
+	for _, n := range append([]net.Listener{l.admin, l.metrics}, l.nbd...) {
+		if n != nil {
+			_ = n.Close()
+		}
+	}
+}
+
+// listen listens on an address. The socket file of a daemon that was killed is
+// taken away; that of one that runs is not.
+func listen(network, address string) (net.Listener, error) {
+	if network != "unix" {
+		return net.Listen(network, address)
+	}
+	if err := os.MkdirAll(filepath.Dir(address), 0o755); err != nil {
+		return nil, err
+	}
+	if st, err := os.Lstat(address); err == nil && st.Mode()&os.ModeSocket != 0 {
+		c, err := net.DialTimeout("unix", address, time.Second)
+		switch {
+		case err == nil:
+			_ = c.Close()
+			return nil, errors.New("address is in use by a running server")
+		case errors.Is(err, unix.ECONNREFUSED):
+			if err := os.Remove(address); err != nil {
+				return nil, err
+			}
+		}
+	}
+	// The mode is right from the start: nobody slips in before a chmod.
+	old := unix.Umask(0o777 &^ socketMode)
+	defer unix.Umask(old)
+	return net.Listen(network, address)
+}

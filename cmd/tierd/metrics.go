@@ -1,0 +1,104 @@
+package main
+
+import (
+	"sync/atomic"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"tierd/nbd"
+	"tierd/pkg/metrics"
+)
+
+// handshakeReasons are the values of the label reason of failed handshakes.
+var handshakeReasons = []string{
+	nbd.ReasonAborted, nbd.ReasonHangup, nbd.ReasonTimeout, nbd.ReasonProtocol,
+	nbd.ReasonNoExport, nbd.ReasonShutdown, nbd.ReasonLimit, nbd.ReasonPanic,
+}
+
+// nbdMetrics exposes the NBD server to Prometheus. What a request costs is counted
+// by the pool, per volume and tier.
+type nbdMetrics struct {
+	server *nbd.Server
+	failed map[string]*atomic.Uint64
+
+	connections, inFlight, budget, accepted, refused, failedDesc, requests, read, written, handoffs, panics *prometheus.Desc
+}
+
+func newNBDMetrics() *nbdMetrics {
+	desc := func(name, help string, labels ...string) *prometheus.Desc {
+		return prometheus.NewDesc(prometheus.BuildFQName(metrics.Namespace, "nbd", name), help, labels, nil)
+	}
+	m := &nbdMetrics{
+		failed:      make(map[string]*atomic.Uint64),
+		connections: desc("connections", "Connections by state.", "state"),
+		inFlight:    desc("requests_in_flight", "Requests in workers or waiting to be written."),
+		budget:      desc("payload_budget_free_bytes", "Bytes of payloads that may still be in flight."),
+		accepted:    desc("connections_accepted_total", "Connections accepted."),
+		refused:     desc("connections_refused_total", "Connections refused because there were too many."),
+		failedDesc:  desc("handshakes_failed_total", "Connections that ended without having chosen an export.", "reason"),
+		requests:    desc("requests_total", "Requests answered or given up."),
+		read:        desc("read_bytes_total", "Bytes of successful reads."),
+		written:     desc("written_bytes_total", "Bytes of successful writes."),
+		handoffs:    desc("handoffs_total", "Requests served inline that blocked, so that another goroutine took the connection over."),
+		panics:      desc("panics_total", "Panics that cost a connection."),
+	}
+	for _, r := range handshakeReasons {
+		m.failed[r] = new(atomic.Uint64)
+	}
+	return m
+}
+
+// ConnAccepted does nothing: the server counts.
+func (m *nbdMetrics) ConnAccepted() {}
+
+// HandshakeFailed counts the reason.
+func (m *nbdMetrics) HandshakeFailed(reason string) {
+	if n := m.failed[reason]; n != nil {
+		n.Add(1)
+	}
+}
+
+// ConnOpened wants to be told nothing more.
+func (m *nbdMetrics) ConnOpened(string, string) nbd.ConnObserver { return nil }
+
+// Describe sends the descriptions of all metrics.
+func (m *nbdMetrics) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{
+		m.connections, m.inFlight, m.budget, m.accepted, m.refused, m.failedDesc, m.requests, m.read, m.written, m.handoffs, m.panics,
+	} {
+		ch <- d
+	}
+}
+
+// Collect sends all metrics as they stand.
+func (m *nbdMetrics) Collect(ch chan<- prometheus.Metric) {
+	s := m.server.Snapshot()
+	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
+	}
+	counter := func(d *prometheus.Desc, v uint64, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(v), labels...)
+	}
+	gauge(m.connections, float64(s.Transmitting), "transmission")
+	gauge(m.connections, float64(max(s.Open-s.Transmitting, 0)), "handshake")
+	gauge(m.inFlight, float64(s.InFlight))
+	gauge(m.budget, float64(max(s.BudgetFree, 0)))
+	counter(m.accepted, s.Accepted)
+	counter(m.refused, s.Refused)
+	for _, r := range handshakeReasons {
+		counter(m.failedDesc, m.failed[r].Load(), r)
+	}
+	counter(m.requests, s.Requests)
+	counter(m.read, s.BytesRead)
+	counter(m.written, s.BytesWritten)
+	counter(m.handoffs, s.Handoffs)
+	counter(m.panics, s.Panics)
+}
+
+// buildInfo is a metric that tells which version runs.
+func buildInfo() prometheus.Collector {
+	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Namespace: metrics.Namespace, Name: "build_info", Help: "Version of the daemon; always 1.",
+		ConstLabels: prometheus.Labels{"version": version()},
+	}, func() float64 { return 1 })
+}

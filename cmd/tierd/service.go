@@ -1,0 +1,487 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"time"
+
+	"tierd/nbd"
+	"tierd/pkg/config"
+	"tierd/pkg/control"
+	"tierd/pkg/units"
+	"tierd/tiering"
+	"tierd/tiering/heat"
+	"tierd/tiering/plan"
+)
+
+// service answers the administrator: it translates between the pool and the
+// types of the control socket.
+type service struct {
+	pool *tiering.Pool
+	nbd  *nbd.Server
+	cfg  *config.Config
+}
+
+var _ control.Service = (*service)(nil)
+
+// classify gives an error of the pool its class on the control socket.
+func classify(err error) error {
+	for _, c := range []struct{ from, to error }{
+		{tiering.ErrNotFound, control.ErrNotFound},
+		{tiering.ErrExists, control.ErrExists},
+		{tiering.ErrBusy, control.ErrBusy},
+		{tiering.ErrInvalid, control.ErrUsage},
+		{tiering.ErrOutOfRange, control.ErrUsage},
+		{tiering.ErrMetadataFailed, control.ErrUnavailable},
+		{tiering.ErrNoSpace, control.ErrUnavailable},
+		{tiering.ErrBackingFailed, control.ErrUnavailable},
+		{tiering.ErrClosed, control.ErrUnavailable},
+	} {
+		if errors.Is(err, c.from) {
+			return classified{err, c.to}
+		}
+	}
+	return err
+}
+
+// classified is an error with a class that does not show in its text.
+type classified struct{ err, class error }
+
+func (c classified) Error() string   { return c.err.Error() }
+func (c classified) Unwrap() []error { return []error{c.err, c.class} }
+
+// PoolStatus returns the pool at a glance.
+func (s *service) PoolStatus(context.Context) (control.PoolStatus, error) {
+	info := s.pool.Info()
+	st := control.PoolStatus{
+		PoolID: info.ID.String(), Version: version(), FormatVersion: int(info.FormatVersion), ExtentSizeBytes: info.ExtentSize,
+		StartedAt: info.Started, UptimeSeconds: time.Since(info.Started).Seconds(),
+		Incarnation: info.Incarnation, ContinuityID: info.Continuity.String(),
+		MetadataState: control.MetadataOK, CommitNumber: info.Commit, StagedEntries: int64(info.Staged),
+		Healing: info.Healed < 1, HealProgress: info.Healed,
+		ProvisionedBytes: info.Provisioned, Warnings: info.Warnings,
+		Connections: s.nbd.Snapshot().Transmitting,
+	}
+	if info.MetadataError != nil {
+		st.MetadataState, st.MetadataError = control.MetadataFailed, info.MetadataError.Error()
+	}
+	if !info.OldestStaged.IsZero() {
+		st.OldestStagedSeconds = max(time.Since(info.OldestStaged).Seconds(), 0)
+	}
+	tiers := s.pool.Tiers()
+	for _, t := range tiers {
+		st.CapacityBytes += t.Slots.Total * info.ExtentSize
+		st.UsedBytes += t.Slots.Used * info.ExtentSize
+		st.VacatedSlots += t.Slots.Vacated
+		st.CleanSlots += t.Slots.Clean
+	}
+	st.FreeBytes = st.CapacityBytes - st.UsedBytes
+	if st.CapacityBytes > 0 {
+		st.OverCommitRatio = float64(st.ProvisionedBytes) / float64(st.CapacityBytes)
+	}
+	backings := s.pool.Backings()
+	for _, b := range backings {
+		if b.Err != nil {
+			st.Degraded = true
+			st.Warnings = append(st.Warnings, b.Err.Error())
+		}
+	}
+	st.Tiers, st.Backings, st.Volumes = len(tiers), len(backings), len(s.pool.Volumes())
+	return st, nil
+}
+
+// Tiers returns the tiers, fastest first.
+func (s *service) Tiers(context.Context) ([]control.Tier, error) {
+	size := s.pool.Size().Bytes()
+	infos := s.pool.Tiers()
+	reloc := s.pool.Relocation()
+	rank := make(map[string]int)
+	var reads float64
+	for i, t := range infos {
+		rank[t.Name] = i
+		reads += float64(t.Ops["read"].Requests)
+	}
+	tiers := make([]control.Tier, len(infos))
+	for i, t := range infos {
+		r, w := t.Ops["read"], t.Ops["write"]
+		tiers[i] = control.Tier{
+			ID: int(t.ID), Name: t.Name, Media: t.Media,
+			CapacityBytes: t.Slots.Total * size, UsedBytes: t.Slots.Used * size, FreeBytes: (t.Slots.Total - t.Slots.Used) * size,
+			HeadroomBytes: t.Headroom, Extents: t.Slots.Used,
+			Reads: int64(r.Requests), Writes: int64(w.Requests), ReadBytes: int64(r.Bytes), WrittenBytes: int64(w.Bytes),
+			MeanReadSeconds: mean(r), MeanWriteSeconds: mean(w),
+		}
+		if reads > 0 {
+			tiers[i].ReadShare = float64(r.Requests) / reads
+		}
+		if i < len(s.cfg.Tiers) {
+			tiers[i].EnduranceBytesPerDay = int64(s.cfg.Tiers[i].Endurance.WritePerDay)
+		}
+	}
+	for _, b := range s.pool.Backings() {
+		tiers[rank[b.Tier]].Backings++
+	}
+	for _, m := range reloc.Moved {
+		switch to := rank[m.To]; {
+		case rank[m.From] > to:
+			tiers[to].PromotedBytes += m.Bytes
+		case rank[m.From] < to:
+			tiers[to].DemotedBytes += m.Bytes
+		}
+	}
+	return tiers, nil
+}
+
+func mean(o tiering.OpCounts) float64 {
+	if o.Requests == 0 {
+		return 0
+	}
+	return o.Time.Seconds() / float64(o.Requests)
+}
+
+// Backings returns the backings by tier and id.
+func (s *service) Backings(context.Context) ([]control.Backing, error) {
+	simulated := make(map[string]bool)
+	for _, t := range s.cfg.Tiers {
+		for _, b := range t.Backings {
+			simulated[b.Path] = b.Simulate.Enabled()
+		}
+	}
+	var list []control.Backing
+	for _, b := range s.pool.Backings() {
+		c := control.Backing{
+			ID: int(b.ID), UUID: b.UUID.String(), Path: b.Path, Tier: b.Tier, State: control.BackingOK, SizeBytes: b.Size,
+			Slots: b.Slots.Total, UsedSlots: b.Slots.Used, FreeSlots: b.Slots.Total - b.Slots.Used - b.Slots.Quarantined,
+			CleanSlots: b.Slots.Clean, QuarantinedSlots: b.Slots.Quarantined, UnsyncedBytes: b.Unsynced,
+			MeanReadSeconds: mean(b.Ops["read"]), MeanWriteSeconds: mean(b.Ops["write"]), Simulated: simulated[b.Path],
+		}
+		switch {
+		case b.Err != nil:
+			c.State, c.Error = control.BackingFailed, b.Err.Error()
+		case b.Draining:
+			c.State = control.BackingDraining
+		}
+		list = append(list, c)
+	}
+	return list, nil
+}
+
+// Volumes returns the volumes by name.
+func (s *service) Volumes(context.Context) ([]control.Volume, error) {
+	var list []control.Volume
+	for _, v := range s.pool.VolumeInfos() {
+		list = append(list, s.volume(v))
+	}
+	return list, nil
+}
+
+func (s *service) volume(v tiering.VolumeInfo) control.Volume {
+	size := s.pool.Size().Bytes()
+	c := control.Volume{
+		ID: uint32(v.ID), UUID: v.UUID.String(), Name: v.Name, SizeBytes: v.Size, Policy: v.Policy, State: control.VolumeOK,
+		Connections: int(v.Opens), Reads: int64(v.Ops["read"].Requests), Writes: int64(v.Ops["write"].Requests),
+	}
+	switch {
+	case v.Deleting:
+		c.State = control.VolumeDeleting
+	case v.Err != nil:
+		c.State = control.VolumeFailed
+	}
+	for i, t := range s.pool.Tiers() {
+		c.AllocatedBytes += v.Extents[i] * size
+		c.PerTier = append(c.PerTier, control.TierBytes{Tier: t.Name, Bytes: v.Extents[i] * size})
+	}
+	return c
+}
+
+// changed answers a change of a volume: the volume as it is, or as edit says it
+// would be.
+func (s *service) changed(name string, dryRun bool, edit func(*control.Volume), changes ...string) (control.VolumeChange, error) {
+	ch := control.VolumeChange{Changes: changes, DryRun: dryRun}
+	if v, err := s.pool.Volume(name); err == nil {
+		ch.Volume = s.volume(v.Info())
+	}
+	if dryRun && edit != nil {
+		edit(&ch.Volume)
+	}
+	return ch, nil
+}
+
+// VolumeCreate makes a volume.
+func (s *service) VolumeCreate(ctx context.Context, r control.VolumeCreateRequest) (control.VolumeChange, error) {
+	spec := tiering.VolumeSpec{Name: r.Name, Size: r.SizeBytes, Policy: r.Policy}
+	if err := s.pool.CreateVolume(ctx, spec, r.DryRun); err != nil {
+		return control.VolumeChange{}, classify(err)
+	}
+	return s.changed(r.Name, r.DryRun, func(v *control.Volume) {
+		*v = control.Volume{Name: r.Name, SizeBytes: r.SizeBytes, Policy: cmp.Or(r.Policy, "auto"), State: control.VolumeOK}
+	}, fmt.Sprintf("volume %s created with %s", r.Name, units.Size(r.SizeBytes)))
+}
+
+// VolumeGrow makes a volume larger.
+func (s *service) VolumeGrow(ctx context.Context, r control.VolumeGrowRequest) (control.VolumeChange, error) {
+	v, err := s.pool.Volume(r.Name)
+	if err != nil {
+		return control.VolumeChange{}, classify(err)
+	}
+	was := v.Size()
+	if err := s.pool.GrowVolume(ctx, r.Name, r.SizeBytes, r.DryRun); err != nil {
+		return control.VolumeChange{}, classify(err)
+	}
+	return s.changed(r.Name, r.DryRun, func(v *control.Volume) { v.SizeBytes = r.SizeBytes },
+		fmt.Sprintf("volume %s grows from %s to %s; clients see it when they connect anew", r.Name, units.Size(was), units.Size(r.SizeBytes)))
+}
+
+// VolumeDelete deletes a volume.
+func (s *service) VolumeDelete(ctx context.Context, r control.VolumeDeleteRequest) (control.VolumeChange, error) {
+	ch, _ := s.changed(r.Name, r.DryRun, nil, fmt.Sprintf("volume %s deleted; its space comes back in the background", r.Name))
+	if err := s.pool.DeleteVolume(ctx, r.Name, r.Force, r.DryRun); err != nil {
+		err = classify(err)
+		if errors.Is(err, control.ErrBusy) {
+			err = control.WithHint(err, "disconnect its clients, or use --force")
+		}
+		return control.VolumeChange{}, err
+	}
+	ch.Volume.State = control.VolumeDeleting
+	return ch, nil
+}
+
+// VolumeRename renames a volume.
+func (s *service) VolumeRename(ctx context.Context, r control.VolumeRenameRequest) (control.VolumeChange, error) {
+	if err := s.pool.RenameVolume(ctx, r.Name, r.NewName, r.DryRun); err != nil {
+		return control.VolumeChange{}, classify(err)
+	}
+	name := r.NewName
+	if r.DryRun {
+		name = r.Name
+	}
+	return s.changed(name, r.DryRun, func(v *control.Volume) { v.Name = r.NewName }, fmt.Sprintf("volume %s renamed to %s", r.Name, r.NewName))
+}
+
+// VolumeSet changes a volume's settings.
+func (s *service) VolumeSet(ctx context.Context, r control.VolumeSetRequest) (control.VolumeChange, error) {
+	if r.Policy == nil {
+		return control.VolumeChange{}, fmt.Errorf("nothing to set: %w", control.ErrUsage)
+	}
+	if err := s.pool.SetPolicy(ctx, r.Name, *r.Policy, r.DryRun); err != nil {
+		return control.VolumeChange{}, classify(err)
+	}
+	return s.changed(r.Name, r.DryRun, func(v *control.Volume) { v.Policy = *r.Policy },
+		fmt.Sprintf("volume %s has policy %s; its extents follow with the next cycles", r.Name, *r.Policy))
+}
+
+// Locate tells where a byte of a volume lives, and why.
+func (s *service) Locate(_ context.Context, r control.LocateRequest) (control.Location, error) {
+	p, err := s.pool.Locate(r.Volume, r.Offset)
+	if err != nil {
+		return control.Location{}, classify(err)
+	}
+	l := control.Location{
+		Volume: p.Volume, Offset: p.Offset, Extent: uint64(p.Index), Mapped: p.Mapped, Staged: p.Staged, Moving: p.Moving,
+		Tier: p.Tier, BackingID: int(p.Location.Backing), BackingPath: p.Backing, Slot: uint32(p.Location.Slot),
+		DeviceOffset: p.DeviceOffset, Heat: p.Score.Heat, Why: p.Why,
+	}
+	if p.Score.SinceMove != heat.NeverMoved {
+		ago := time.Duration(p.Score.SinceMove) * s.pool.Relocation().CycleTime
+		l.LastMovedAt = time.Now().Add(-ago).Truncate(time.Second)
+	}
+	var mapped, hotter float64
+	_, err = s.pool.HeatMap(r.Volume, func(h tiering.ExtentHeat) {
+		if h.Tier >= 0 {
+			mapped++
+			if h.Heat > p.Score.Heat {
+				hotter++
+			}
+		}
+	})
+	if err == nil && mapped > 0 {
+		l.HeatRank = hotter / mapped
+	}
+	return l, classify(err)
+}
+
+const (
+	defaultLimit = 20      // of listed moves and extents
+	maxCells     = 1 << 20 // of a heat map
+)
+
+// Heat returns the heat of a volume.
+func (s *service) Heat(_ context.Context, r control.HeatRequest) (control.HeatMap, error) {
+	v, err := s.pool.Volume(r.Volume)
+	if err != nil {
+		return control.HeatMap{}, classify(err)
+	}
+	size := s.pool.Size()
+	m := control.HeatMap{Volume: r.Volume, ExtentSizeBytes: size.Bytes(), Extents: int64(size.Count(v.Size())), ExtentsPerCell: 1}
+	for m.Extents/m.ExtentsPerCell > maxCells {
+		m.ExtentsPerCell *= 2
+	}
+	for _, t := range s.pool.Tiers() {
+		m.Tiers = append(m.Tiers, t.Name)
+	}
+	cells := (m.Extents + m.ExtentsPerCell - 1) / m.ExtentsPerCell
+	heats := make([]float64, cells)
+	m.Tier = slices.Repeat([]byte{control.TierUnmapped}, int(cells))
+	var hottest []tiering.ExtentHeat
+	most := 0.0
+	_, err = s.pool.HeatMap(r.Volume, func(h tiering.ExtentHeat) {
+		c := int64(h.Index) / m.ExtentsPerCell
+		if c >= cells {
+			return // grown meanwhile
+		}
+		if h.Tier >= 0 && (h.Heat >= heats[c] || m.Tier[c] == control.TierUnmapped) {
+			m.Tier[c] = byte(h.Tier)
+		}
+		heats[c] = max(heats[c], h.Heat)
+		most = max(most, h.Heat)
+		if h.Heat > 0 {
+			hottest = append(hottest, h)
+		}
+	})
+	if err != nil {
+		return control.HeatMap{}, classify(err)
+	}
+	m.Levels = levels(heats, most)
+	slices.SortFunc(hottest, func(a, b tiering.ExtentHeat) int { return cmp.Compare(b.Heat, a.Heat) })
+	for _, h := range hottest[:min(len(hottest), cmp.Or(r.Limit, defaultLimit))] {
+		e := control.HotExtent{Extent: uint64(h.Index), Offset: size.Start(h.Index), Heat: h.Heat}
+		if h.Tier >= 0 {
+			e.Tier = m.Tiers[h.Tier]
+		}
+		m.Hottest = append(m.Hottest, e)
+	}
+	return m, nil
+}
+
+// levels puts heats on a scale of 0 to 255, 16 steps to a halving, so that a
+// volume's warm parts show beside its hot ones.
+func levels(heats []float64, most float64) []byte {
+	out := make([]byte, len(heats))
+	for i, h := range heats {
+		if h > 0 {
+			out[i] = byte(max(255+16*math.Log2(h/most), 1))
+		}
+	}
+	return out
+}
+
+// RelocationStatus returns the state of the movement.
+func (s *service) RelocationStatus(context.Context) (control.RelocationStatus, error) {
+	r := s.pool.Relocation()
+	b := s.cfg.Relocation.Budget
+	st := control.RelocationStatus{
+		State: control.RelocationRunning, Cycle: uint64(r.Cycle), CycleSeconds: r.CycleTime.Seconds(), NextCycleAt: r.NextCycle,
+		WindowUntil: r.WindowUntil, RateBytesPerSecond: r.Rate, BudgetLeftCycle: r.CycleLeft, BudgetLeftDay: r.DayLeft,
+		BudgetPerCycleBytes: int64(b.PerCycle), BudgetPerDayBytes: int64(b.PerDay), InFlight: r.InFlight, Queued: r.Queued,
+		Parked: int(r.Skipped["too_busy"]),
+	}
+	switch {
+	case r.Paused:
+		st.State = control.RelocationPaused
+	case !r.WindowOpen:
+		st.State = control.RelocationClosed
+	}
+	rank := make(map[string]int)
+	for i, t := range s.pool.Tiers() {
+		rank[t.Name] = i
+	}
+	total := make(map[[2]string]*control.Moved)
+	for _, m := range r.Moved {
+		k := [2]string{m.From, m.To}
+		if total[k] == nil {
+			d := plan.Rebalance
+			switch {
+			case rank[m.From] > rank[m.To]:
+				d = plan.Promotion
+			case rank[m.From] < rank[m.To]:
+				d = plan.Demotion
+			}
+			total[k] = &control.Moved{Direction: string(d), From: m.From, To: m.To}
+		}
+		total[k].Extents += m.Extents
+		total[k].Bytes += m.Bytes
+	}
+	for _, m := range total {
+		st.Moved = append(st.Moved, *m)
+	}
+	slices.SortFunc(st.Moved, func(a, b control.Moved) int {
+		return cmp.Or(cmp.Compare(rank[a.From], rank[b.From]), cmp.Compare(rank[a.To], rank[b.To]))
+	})
+	if !r.LastTime.IsZero() {
+		sum := summary(r.Last, r.LastTime, r.Rate)
+		st.LastPlan = &sum
+	}
+	return st, nil
+}
+
+func summary(p plan.Plan, at time.Time, rate int64) control.PlanSummary {
+	s := control.PlanSummary{
+		At: at, Moves: len(p.Moves), PromotionBytes: p.BytesUp, DemotionBytes: p.BytesDown, RebalanceBytes: p.BytesRebalance,
+		Rejected: make(map[string]int64), ConsideredCount: int64(len(p.Moves)),
+	}
+	for r, n := range p.Rejected {
+		s.ConsideredCount += n
+		if n > 0 {
+			s.Rejected[string(r)] = n
+		}
+	}
+	if rate > 0 {
+		s.EtaSeconds = float64(p.Bytes()) / float64(rate)
+	}
+	return s
+}
+
+// RelocationPlan returns what would move now.
+func (s *service) RelocationPlan(_ context.Context, r control.RelocationPlanRequest) (control.RelocationPlan, error) {
+	p := s.pool.PlanNow()
+	out := control.RelocationPlan{Summary: summary(p, time.Now(), s.pool.Relocation().Rate)}
+	tiers := s.pool.Tiers()
+	names := make(map[uint32]string)
+	for _, v := range s.pool.VolumeInfos() {
+		names[uint32(v.ID)] = v.Name
+	}
+	moves := slices.Clone(p.Moves)
+	slices.SortStableFunc(moves, func(a, b plan.Move) int { return cmp.Compare(b.Gain, a.Gain) })
+	size := s.pool.Size()
+	for _, m := range moves[:min(len(moves), cmp.Or(r.Limit, defaultLimit))] {
+		mv := control.Move{
+			Volume: names[uint32(m.Key.Volume)], Extent: uint64(m.Key.Index), From: tiers[m.From].Name, To: tiers[m.To].Name,
+			Gain: m.Gain, Reason: string(m.Reason),
+		}
+		if l, err := s.pool.Locate(mv.Volume, size.Start(m.Key.Index)); err == nil {
+			mv.Heat = l.Score.Heat
+		}
+		out.Moves = append(out.Moves, mv)
+	}
+	return out, nil
+}
+
+// RelocationRun starts a cycle now.
+func (s *service) RelocationRun(ctx context.Context, r control.RelocationRunRequest) (control.RelocationStatus, error) {
+	if !r.DryRun {
+		if _, err := s.pool.RunCycle(ctx, r.Wait); err != nil {
+			return control.RelocationStatus{}, classify(err)
+		}
+	}
+	return s.RelocationStatus(ctx)
+}
+
+// RelocationPause stops movement.
+func (s *service) RelocationPause(ctx context.Context, r control.RelocationPauseRequest) (control.RelocationStatus, error) {
+	if !r.DryRun {
+		s.pool.PauseRelocation()
+	}
+	return s.RelocationStatus(ctx)
+}
+
+// RelocationResume lets movement go on.
+func (s *service) RelocationResume(ctx context.Context, r control.RelocationPauseRequest) (control.RelocationStatus, error) {
+	if !r.DryRun {
+		s.pool.ResumeRelocation()
+	}
+	return s.RelocationStatus(ctx)
+}

@@ -1,0 +1,324 @@
+package nbd
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"tierd/nbd/wire"
+)
+
+// Why a leader ends a connection. Anything else is an error of the socket.
+var (
+	errDisconnect = errors.New("client disconnects")
+	errStopping   = errors.New("connection is being stopped")
+	errProtocol   = errors.New("client broke the protocol")
+)
+
+// pollEvery is how often a leader that does not read its socket looks whether
+// the client is still there, and how long it must have looked away for that.
+const pollEvery = time.Second
+
+// A conn is one client. Its fields have three kinds of owner: whoever leads,
+// the mutex, and nobody (atomic, or constant once the transmission began).
+type conn struct {
+	srv    *Server
+	nc     net.Conn
+	rc     syscall.RawConn // nil if nc has no file descriptor
+	remote string
+	opened time.Time
+
+	// Constant from the end of the handshake on.
+	ctx    context.Context // ends when the client is gone
+	cancel context.CancelFunc
+	dev    Device
+	info   ExportInfo
+	size   uint64
+	obs    ConnObserver
+
+	// Of the leader, see leader.go.
+	in, out *buffer            // nil while there is nothing in them
+	stash   [partialStash]byte // the start of a request, when in is nil
+	stashed int
+	seq     uint64 // of the inline call
+	counted bool   // that call is in inflight already
+	slow    int    // so many changes go to workers without a try
+	now     int64  // when the requests in hand were read, by clock()
+	tally   tally  // not yet published
+	recv    receiver
+	send    sender
+
+	// Shared with the watchdog. seen and quiet are the watchdog's own.
+	state   atomic.Uint64
+	watched atomic.Bool
+	seen    uint64
+	quiet   int
+
+	stopping atomic.Bool // read no more requests; answer those in flight
+	finished atomic.Bool // DISC was read: nothing in flight is dropped any more
+	serving  atomic.Bool // the handshake is over, and its fields are set
+
+	requests, bytesRead, bytesWritten atomic.Uint64
+
+	mu       sync.Mutex
+	head     *request // replies to write
+	tail     *request
+	writing  bool // somebody writes to the socket and will look at head again
+	werr     error
+	inflight int   // requests begun and not yet written; may be -1 within a hand-off
+	held     int64 // bytes charged to them
+	backlog  int64 // bytes of the leader's replies in head or being written from it
+	waiting  bool  // the leader waits for wakec
+	wakec    chan struct{}
+}
+
+// tally is what the leader has done since it last published.
+type tally struct{ requests, read, written uint64 }
+
+// process is the origin of clock.
+var process = time.Now()
+
+// clock returns nanoseconds on a clock that is never set.
+func clock() int64 { return int64(time.Since(process)) }
+
+func newConn(s *Server, nc net.Conn) *conn {
+	c := &conn{srv: s, nc: nc, opened: time.Now(), wakec: make(chan struct{}, 1)}
+	if a := nc.RemoteAddr(); a != nil {
+		c.remote = a.String()
+	}
+	c.ctx, c.cancel = context.WithCancel(context.Background())
+	if sc, ok := nc.(syscall.Conn); ok {
+		if rc, err := sc.SyscallConn(); err == nil {
+			c.rc = rc
+			c.recv.init(c)
+			c.send.init(c)
+		}
+	}
+	return c
+}
+
+// account tells the outcome of a request to the observer and the counters.
+func (c *conn) account(h wire.Request, start int64, errno wire.Errno) {
+	c.requests.Add(1)
+	if errno == wire.OK {
+		switch h.Type {
+		case wire.CmdRead:
+			c.bytesRead.Add(uint64(h.Length))
+		case wire.CmdWrite:
+			c.bytesWritten.Add(uint64(h.Length))
+		}
+	}
+	if c.obs != nil {
+		c.obs.Request(h.Type, h.Length, time.Duration(clock()-start), errno)
+	}
+}
+
+// publish adds the leader's tally to the counters others may read.
+func (c *conn) publish() {
+	if c.tally.requests == 0 {
+		return
+	}
+	c.requests.Add(c.tally.requests)
+	c.bytesRead.Add(c.tally.read)
+	c.bytesWritten.Add(c.tally.written)
+	c.tally = tally{}
+}
+
+// stop ends the connection in good order: no more requests are read, those in
+// flight are answered.
+func (c *conn) stop() {
+	c.stopping.Store(true)
+	// A leader that waits for the socket wakes up; refill looks at stopping
+	// before it waits.
+	_ = c.nc.SetReadDeadline(time.Unix(1, 0))
+}
+
+// abort is for a client that is gone: no more is read or written, and changes
+// that have not had their turn are dropped, unless the client said goodbye.
+func (c *conn) abort() {
+	c.stopping.Store(true)
+	if !c.finished.Load() {
+		c.cancel()
+	}
+	_ = c.nc.SetDeadline(time.Unix(1, 0))
+}
+
+// kill is abort for a server that can wait no longer.
+func (c *conn) kill() {
+	c.stopping.Store(true)
+	c.cancel()
+	_ = c.nc.Close()
+}
+
+// end is the last thing that the leader does.
+func (c *conn) end(cause error) {
+	switch {
+	case errors.Is(cause, errDisconnect):
+		c.finished.Store(true)
+		_ = c.flush()
+	case errors.Is(cause, errStopping):
+		_ = c.flush()
+	default:
+		_ = c.flush()
+		c.abort()
+	}
+
+	c.mu.Lock()
+	for c.inflight != 0 || c.head != nil || c.writing {
+		c.waitLocked()
+	}
+	werr := c.werr
+	c.mu.Unlock()
+
+	_ = c.nc.Close()
+	c.cancel()
+	c.publish()
+	c.dropBuffers()
+	if err := c.closeDevice(); err != nil {
+		c.srv.log.Warn("close export", "export", c.info.Name, "err", err)
+	}
+	if c.obs != nil {
+		c.obs.Closed()
+	}
+	c.logEnd(cause, werr)
+	c.srv.remove(c)
+}
+
+func (c *conn) closeDevice() (err error) {
+	defer c.caught(&err)
+	return c.dev.Close()
+}
+
+func (c *conn) logEnd(cause, werr error) {
+	if cause == nil || errors.Is(cause, errDisconnect) || errors.Is(cause, io.EOF) {
+		c.srv.log.Debug("connection closed", "remote", c.remote, "export", c.info.Name)
+		return
+	}
+	if werr != nil {
+		cause = werr
+	}
+	c.srv.log.Info("connection ended", "remote", c.remote, "export", c.info.Name, "cause", cause)
+}
+
+// waitLocked waits, with c.mu released, until a reply is written or some time
+// has passed. The leader alone may wait.
+func (c *conn) waitLocked() {
+	c.waiting = true
+	c.mu.Unlock()
+	timer := time.NewTimer(pollEvery)
+	select {
+	case <-c.wakec:
+	case <-timer.C:
+		c.checkHangup()
+	}
+	timer.Stop()
+	c.mu.Lock()
+	c.waiting = false
+}
+
+// signalLocked wakes the leader if it waits.
+func (c *conn) signalLocked() {
+	if c.waiting {
+		c.waiting = false
+		select {
+		case c.wakec <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// checkHangup aborts the connection if the client has hung up. It is called
+// after reading has paused for long: what is still unread may have been sent
+// again on another connection since, and answered there.
+func (c *conn) checkHangup() {
+	if c.rc == nil || c.finished.Load() {
+		return
+	}
+	gone := false
+	_ = c.rc.Control(func(fd uintptr) {
+		fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLRDHUP}}
+		n, err := unix.Poll(fds, 0)
+		gone = err == nil && n > 0 && fds[0].Revents&(unix.POLLRDHUP|unix.POLLHUP|unix.POLLERR) != 0
+	})
+	if gone {
+		c.abort()
+	}
+}
+
+// admit lets a request that needs n bytes of memory of its own in, or waits
+// until it may. It returns the charge to give back with the request.
+func (c *conn) admit(n int64) (charge int64, err error) {
+	charge = n + requestOverhead
+	cfg := &c.srv.cfg
+	alone := false
+	for waited := false; ; waited = true {
+		c.mu.Lock()
+		if c.inflight < cfg.MaxInFlight && (c.inflight <= 0 || c.held+charge <= cfg.MaxInFlightBytes) {
+			alone = c.inflight <= 0
+			c.inflight++
+			c.held += charge
+			c.mu.Unlock()
+			break
+		}
+		if !waited {
+			c.mu.Unlock()
+			if err := c.flush(); err != nil {
+				return 0, err
+			}
+			continue
+		}
+		c.waitLocked()
+		err := c.werr
+		c.mu.Unlock()
+		if err != nil {
+			return 0, err
+		}
+	}
+
+	// The server's budget, in the same way.
+	for waited := false; ; waited = true {
+		ch := c.srv.budget.take(charge)
+		if ch == nil {
+			return charge, nil
+		}
+		if alone && n <= smallRequest {
+			c.srv.budget.force(charge)
+			return charge, nil
+		}
+		err := c.ctx.Err()
+		if !waited && err == nil {
+			err = c.flush()
+		}
+		if err != nil {
+			c.mu.Lock()
+			c.inflight--
+			c.held -= charge
+			c.mu.Unlock()
+			return 0, err
+		}
+		timer := time.NewTimer(pollEvery)
+		select {
+		case <-ch:
+		case <-c.ctx.Done():
+		case <-timer.C:
+			c.checkHangup()
+		}
+		timer.Stop()
+	}
+}
+
+// unadmit takes back an admission whose request does not come to be.
+func (c *conn) unadmit(charge int64) {
+	c.srv.budget.give(charge)
+	c.mu.Lock()
+	c.inflight--
+	c.held -= charge
+	c.mu.Unlock()
+}

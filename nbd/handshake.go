@@ -1,0 +1,356 @@
+package nbd
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"tierd/nbd/wire"
+)
+
+// What a client may use up before it has chosen an export.
+const (
+	maxOptionData     = 256 << 10 // bytes of one option; the longest INFO has 135,178
+	maxHandshakeBytes = 4 << 20   // of all options; enough for INFO about each of 10,000 exports
+	maxOptions        = 20000
+	maxText           = 200 // bytes of a client's string that come back in messages
+)
+
+// errAborted ends a handshake by the client's ABORT.
+var errAborted = errors.New("client aborts the handshake")
+
+// A handshake is a conn on the way to an export. Reads take exactly what they
+// need: what follows the last option is the transmission's.
+type handshake struct {
+	c       *conn
+	client  uint32 // flags
+	options int
+	bytes   int64
+	reply   []byte // of the option at hand, written at its end
+}
+
+// negotiate takes a new connection to an export or to its end; reason is one
+// of the Reason constants if err is not nil.
+func (c *conn) negotiate() (reason string, err error) {
+	hs := &handshake{c: c}
+	_ = c.nc.SetDeadline(time.Now().Add(c.srv.cfg.HandshakeTimeout))
+	if c.stopping.Load() {
+		return ReasonShutdown, errStopping
+	}
+	defer func() {
+		if p := recover(); p != nil {
+			c.srv.panicked("handshake", p)
+			reason, err = ReasonPanic, errPanic
+		}
+	}()
+	if err := hs.run(); err != nil {
+		return c.reasonOf(err), err
+	}
+	_ = c.nc.SetDeadline(time.Time{})
+	return "", nil
+}
+
+func (c *conn) reasonOf(err error) string {
+	switch {
+	case errors.Is(err, errAborted):
+		return ReasonAborted
+	case errors.Is(err, errProtocol):
+		return ReasonProtocol
+	case errors.Is(err, ErrNoExport):
+		return ReasonNoExport
+	case c.stopping.Load(), errors.Is(err, errStopping):
+		return ReasonShutdown
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return ReasonTimeout
+	}
+	return ReasonHangup
+}
+
+func (hs *handshake) run() error {
+	var b [wire.GreetingSize]byte
+	wire.PutGreeting(b[:], wire.HandshakeFixedNewstyle|wire.HandshakeNoZeroes)
+	if _, err := hs.c.nc.Write(b[:]); err != nil {
+		return err
+	}
+	flags := b[:wire.ClientFlagsSize]
+	if _, err := io.ReadFull(hs.c.nc, flags); err != nil {
+		return err
+	}
+	hs.client = uint32(flags[0])<<24 | uint32(flags[1])<<16 | uint32(flags[2])<<8 | uint32(flags[3])
+	if hs.client&^(wire.ClientFixedNewstyle|wire.ClientNoZeroes) != 0 {
+		return fmt.Errorf("%w: client flags %#x", errProtocol, hs.client)
+	}
+	for {
+		done, err := hs.option()
+		if err != nil || done {
+			return err
+		}
+	}
+}
+
+// option answers one option, and returns whether an export was chosen.
+func (hs *handshake) option() (done bool, err error) {
+	var b [wire.OptionHeaderSize]byte
+	if _, err := io.ReadFull(hs.c.nc, b[:]); err != nil {
+		return false, err
+	}
+	h := wire.ParseOption(b[:])
+	hs.options++
+	hs.bytes += int64(h.Length) + wire.OptionHeaderSize
+	switch {
+	case h.OptionMagic != wire.OptionMagic:
+		return false, fmt.Errorf("%w: option magic %#x", errProtocol, h.OptionMagic)
+	case hs.options > maxOptions, hs.bytes > maxHandshakeBytes:
+		return false, fmt.Errorf("%w: %d options, %d bytes", errProtocol, hs.options, hs.bytes)
+	}
+
+	hs.reply = hs.reply[:0]
+	if h.ID == wire.OptExportName {
+		return hs.exportName(h.Length)
+	}
+	if hs.client&wire.ClientFixedNewstyle == 0 {
+		return false, fmt.Errorf("%w: option %d without fixed newstyle", errProtocol, h.ID)
+	}
+	if h.ID == wire.OptAbort {
+		// The client may be gone already, and its data mean nothing.
+		hs.respond(h.ID, wire.RepAck, nil)
+		_, _ = hs.c.nc.Write(hs.reply)
+		return false, errAborted
+	}
+	data, tooBig, err := hs.data(h.Length)
+	if err != nil {
+		return false, err
+	}
+	var dev *opened
+	switch {
+	case hs.c.stopping.Load():
+		hs.respond(h.ID, wire.RepErrShutdown, nil)
+	case tooBig:
+		hs.respond(h.ID, wire.RepErrTooBig, []byte("option too long"))
+	case h.ID == wire.OptList:
+		hs.list(data)
+	case h.ID == wire.OptInfo, h.ID == wire.OptGo:
+		dev = hs.infoOrGo(h.ID, data)
+	default:
+		hs.respond(h.ID, wire.RepErrUnsup, nil)
+	}
+	if _, err := hs.c.nc.Write(hs.reply); err != nil {
+		dev.close()
+		return false, err
+	}
+	if dev != nil {
+		hs.chosen(dev)
+	}
+	return dev != nil, nil
+}
+
+// data reads the data of an option. Memory grows with what has really come. Of
+// an option too big for any use the data are skipped.
+func (hs *handshake) data(n uint32) (data []byte, tooBig bool, err error) {
+	var piece [512]byte
+	for left := int64(n); left > 0; {
+		p := piece[:min(left, int64(len(piece)))]
+		if _, err := io.ReadFull(hs.c.nc, p); err != nil {
+			return nil, false, err
+		}
+		left -= int64(len(p))
+		if n <= maxOptionData {
+			data = append(data, p...)
+		}
+	}
+	return data, n > maxOptionData, nil
+}
+
+// respond appends an answer to the option at hand.
+func (hs *handshake) respond(opt wire.Option, rep wire.Reply, data []byte) {
+	var b [wire.OptionReplySize]byte
+	wire.PutOptionReply(b[:], opt, rep, uint32(len(data)))
+	hs.reply = append(hs.reply, b[:]...)
+	hs.reply = append(hs.reply, data...)
+}
+
+// An opened is an export that a client has chosen.
+type opened struct {
+	dev  Device
+	info ExportInfo
+}
+
+func (o *opened) close() {
+	if o != nil {
+		_ = o.dev.Close()
+	}
+}
+
+// open looks up and opens an export. Its size is that of the Device.
+func (hs *handshake) open(name string) (*opened, error) {
+	exports := hs.c.srv.cfg.Exports
+	info, err := exports.Info(name)
+	if err != nil {
+		return nil, err
+	}
+	dev, err := exports.Open(info.Name)
+	if err != nil {
+		return nil, err
+	}
+	if info.Size = dev.Size(); info.Size < 0 {
+		_ = dev.Close()
+		return nil, fmt.Errorf("export of size %d", info.Size)
+	}
+	return &opened{dev: dev, info: info}, nil
+}
+
+// chosen ends the handshake.
+func (hs *handshake) chosen(o *opened) {
+	c := hs.c
+	c.dev, c.info, c.size = o.dev, o.info, uint64(o.info.Size)
+	c.serving.Store(true)
+}
+
+// exportName answers the one option that has no error replies.
+func (hs *handshake) exportName(n uint32) (done bool, err error) {
+	if n > wire.MaxName {
+		return false, fmt.Errorf("%w: name of %d bytes", errProtocol, n)
+	}
+	data, _, err := hs.data(n)
+	if err != nil {
+		return false, err
+	}
+	name := string(data)
+	if err := wire.CheckName(name); err != nil {
+		return false, fmt.Errorf("%w: %w", errProtocol, err)
+	}
+	if hs.c.stopping.Load() {
+		return false, errStopping
+	}
+	o, err := hs.open(name)
+	if err != nil {
+		return false, fmt.Errorf("%w: open export %s: %w", ErrNoExport, quote(name), err)
+	}
+	var b [10 + wire.ExportNamePadding]byte
+	var info [wire.InfoExportSize]byte
+	wire.PutExportInfo(info[:], uint64(o.info.Size), transmissionFlags(o.info))
+	answer := b[:]
+	if hs.client&wire.ClientNoZeroes != 0 {
+		answer = b[:10]
+	}
+	copy(answer, info[2:])
+	if _, err := hs.c.nc.Write(answer); err != nil {
+		o.close()
+		return false, err
+	}
+	hs.chosen(o)
+	return true, nil
+}
+
+func (hs *handshake) list(data []byte) {
+	if len(data) > 0 {
+		hs.respond(wire.OptList, wire.RepErrInvalid, []byte("LIST takes no data"))
+		return
+	}
+	for _, info := range hs.c.srv.cfg.Exports.List() {
+		hs.respond(wire.OptList, wire.RepServer, wire.AppendServer(nil, info.Name, clip(info.Description)))
+	}
+	hs.respond(wire.OptList, wire.RepAck, nil)
+}
+
+// infoOrGo answers INFO and GO. Nothing that an earlier option named is kept,
+// so what GO opens is what it names itself.
+func (hs *handshake) infoOrGo(opt wire.Option, data []byte) *opened {
+	name, asked, err := wire.ParseInfoRequest(data)
+	switch {
+	case errors.Is(err, wire.ErrNameTooLong):
+		hs.respond(opt, wire.RepErrTooBig, []byte(err.Error()))
+		return nil
+	case err != nil:
+		hs.respond(opt, wire.RepErrInvalid, []byte(err.Error()))
+		return nil
+	}
+
+	var o *opened
+	var info ExportInfo
+	if opt == wire.OptGo {
+		if o, err = hs.open(name); o != nil {
+			info = o.info
+		}
+	} else {
+		info, err = hs.c.srv.cfg.Exports.Info(name)
+	}
+	if err != nil {
+		hs.refuse(opt, name, err)
+		return nil
+	}
+
+	var b [wire.InfoBlockSizeSize]byte
+	wire.PutExportInfo(b[:], uint64(info.Size), transmissionFlags(info))
+	hs.respond(opt, wire.RepInfo, b[:wire.InfoExportSize])
+	if wire.AsksFor(asked, wire.InfoName) {
+		hs.respond(opt, wire.RepInfo, append([]byte{0, byte(wire.InfoName)}, info.Name...))
+	}
+	if wire.AsksFor(asked, wire.InfoDescription) {
+		hs.respond(opt, wire.RepInfo, append([]byte{0, byte(wire.InfoDescription)}, clip(info.Description)...))
+	}
+	if wire.AsksFor(asked, wire.InfoBlockSize) {
+		limit := hs.c.srv.cfg.MaxPayload
+		wire.PutBlockSizeInfo(b[:], 1, preferredBlock(info, limit), limit)
+		hs.respond(opt, wire.RepInfo, b[:])
+	}
+	hs.respond(opt, wire.RepAck, nil)
+	return o
+}
+
+// refuse answers an INFO or GO for an export that cannot be had.
+func (hs *handshake) refuse(opt wire.Option, name string, err error) {
+	log := hs.c.srv.log
+	switch {
+	case errors.Is(err, ErrNoExport):
+		hs.respond(opt, wire.RepErrUnknown, []byte("no export named "+quote(name)))
+	case errors.Is(err, ErrForbidden):
+		hs.respond(opt, wire.RepErrPolicy, []byte("export "+quote(name)+" may not be used"))
+	case errors.Is(err, ErrShutdown):
+		hs.respond(opt, wire.RepErrShutdown, nil)
+	default:
+		log.Warn("open export", "export", quote(name), "remote", hs.c.remote, "err", err)
+		hs.respond(opt, wire.RepErrPlatform, []byte("export "+quote(name)+" cannot be opened"))
+	}
+}
+
+// transmissionFlags returns what an export can do.
+func transmissionFlags(info ExportInfo) uint16 {
+	flags := wire.FlagHasFlags | wire.FlagSendFlush | wire.FlagSendFUA | wire.FlagCanMultiConn
+	if info.ReadOnly {
+		return flags | wire.FlagReadOnly
+	}
+	return flags | wire.FlagSendTrim | wire.FlagSendWriteZeroes
+}
+
+// preferredBlock returns the I/O size to advertise: a power of two from 512 to limit.
+func preferredBlock(info ExportInfo, limit uint32) uint32 {
+	p := info.PreferredBlock
+	if p < 512 || p&(p-1) != 0 {
+		p = 4096
+	}
+	for p > limit && p > 512 {
+		p /= 2
+	}
+	return p
+}
+
+// quote makes a client's string fit for a message.
+func quote(s string) string {
+	if len(s) > maxText {
+		return strconv.QuoteToASCII(s[:maxText]) + "..."
+	}
+	return strconv.QuoteToASCII(s)
+}
+
+// clip makes a description fit for the wire.
+func clip(s string) string {
+	if len(s) > wire.MaxString {
+		s = s[:wire.MaxString]
+	}
+	return strings.ToValidUTF8(s, "?")
+}

@@ -1,0 +1,206 @@
+package control
+
+import (
+	"context"
+	"time"
+)
+
+// Service is what an administrator can ask of a running daemon. Methods may be
+// called at the same time. Errors wrap the sentinels of this package where one
+// of them fits, and carry hints with WithHint.
+type Service interface {
+	PoolStatus(context.Context) (PoolStatus, error)
+	Tiers(context.Context) ([]Tier, error)       // fastest first
+	Backings(context.Context) ([]Backing, error) // by tier, then id
+
+	Volumes(context.Context) ([]Volume, error) // by name
+	VolumeCreate(context.Context, VolumeCreateRequest) (VolumeChange, error)
+	VolumeGrow(context.Context, VolumeGrowRequest) (VolumeChange, error)
+	VolumeDelete(context.Context, VolumeDeleteRequest) (VolumeChange, error)
+	VolumeRename(context.Context, VolumeRenameRequest) (VolumeChange, error)
+	VolumeSet(context.Context, VolumeSetRequest) (VolumeChange, error)
+
+	RelocationStatus(context.Context) (RelocationStatus, error)
+	RelocationPlan(context.Context, RelocationPlanRequest) (RelocationPlan, error)
+	RelocationRun(context.Context, RelocationRunRequest) (RelocationStatus, error)
+	RelocationPause(context.Context, RelocationPauseRequest) (RelocationStatus, error)
+	RelocationResume(context.Context, RelocationPauseRequest) (RelocationStatus, error)
+
+	Locate(context.Context, LocateRequest) (Location, error)
+	Heat(context.Context, HeatRequest) (HeatMap, error)
+}
+
+// MetadataState says whether mappings can still be made durable.
+type MetadataState string
+
+// The metadata states.
+const (
+	MetadataOK     MetadataState = "ok"
+	MetadataFailed MetadataState = "failed" // a commit failed: no new mapping until a restart
+)
+
+// PoolStatus is the pool at a glance.
+type PoolStatus struct {
+	PoolID          string `json:"pool_id"`
+	Version         string `json:"version"`        // of the daemon
+	FormatVersion   int    `json:"format_version"` // on disk
+	ExtentSizeBytes int64  `json:"extent_size_bytes"`
+	ReadOnly        bool   `json:"read_only"`
+	Degraded        bool   `json:"degraded"` // serving with a backing missing or failed
+
+	StartedAt     time.Time `json:"started_at"`
+	UptimeSeconds float64   `json:"uptime_seconds"`
+	Incarnation   uint64    `json:"incarnation"`   // number of this open
+	ContinuityID  string    `json:"continuity_id"` // renewed when answered data may have been lost
+
+	MetadataState       MetadataState `json:"metadata_state"`
+	MetadataError       string        `json:"metadata_error,omitempty"`
+	CommitNumber        uint64        `json:"commit_number"`
+	StagedEntries       int64         `json:"staged_entries"` // visible, not committed
+	OldestStagedSeconds float64       `json:"oldest_staged_seconds"`
+	VacatedSlots        int64         `json:"vacated_slots"` // waiting to be zeroed
+	CleanSlots          int64         `json:"clean_slots"`   // ready to be given out
+	Healing             bool          `json:"healing"`       // slot tables after an unclean stop
+	HealProgress        float64       `json:"heal_progress"` // 0 to 1
+
+	CapacityBytes    int64   `json:"capacity_bytes"`
+	UsedBytes        int64   `json:"used_bytes"` // in mapped extents
+	FreeBytes        int64   `json:"free_bytes"`
+	ProvisionedBytes int64   `json:"provisioned_bytes"` // sum of the volumes' sizes
+	OverCommitRatio  float64 `json:"over_commit_ratio"` // provisioned to capacity
+
+	Tiers       int `json:"tiers"`
+	Backings    int `json:"backings"`
+	Volumes     int `json:"volumes"`
+	Connections int `json:"connections"` // NBD, all volumes
+
+	Warnings []string `json:"warnings"` // such as differences between pool and configuration
+}
+
+// Tier is one class of speed.
+type Tier struct {
+	ID                   int     `json:"id"` // rank, 0 is the fastest
+	Name                 string  `json:"name"`
+	Media                string  `json:"media"`
+	Backings             int     `json:"backings"`
+	CapacityBytes        int64   `json:"capacity_bytes"`
+	UsedBytes            int64   `json:"used_bytes"`
+	FreeBytes            int64   `json:"free_bytes"`
+	HeadroomBytes        int64   `json:"headroom_bytes"` // barred to promotions
+	Extents              int64   `json:"extents"`
+	Reads                int64   `json:"reads"` // since start
+	Writes               int64   `json:"writes"`
+	ReadBytes            int64   `json:"read_bytes"`
+	WrittenBytes         int64   `json:"written_bytes"`
+	ReadShare            float64 `json:"read_share"` // of all reads of mapped extents, 0 to 1
+	MeanReadSeconds      float64 `json:"mean_read_seconds"`
+	MeanWriteSeconds     float64 `json:"mean_write_seconds"`
+	PromotedBytes        int64   `json:"promoted_bytes"` // moved in from slower tiers
+	DemotedBytes         int64   `json:"demoted_bytes"`  // moved in from faster tiers
+	EnduranceBytesPerDay int64   `json:"endurance_bytes_per_day"`
+}
+
+// BackingState is a backing's place in the pool.
+type BackingState string
+
+// The backing states.
+const (
+	BackingOK       BackingState = "ok"
+	BackingDraining BackingState = "draining"
+	BackingFailed   BackingState = "failed"
+	BackingMissing  BackingState = "missing"
+)
+
+// Backing is one file or device.
+type Backing struct {
+	ID               int          `json:"id"`
+	UUID             string       `json:"uuid"`
+	Path             string       `json:"path"`
+	Tier             string       `json:"tier"`
+	State            BackingState `json:"state"`
+	Error            string       `json:"error,omitempty"` // why it failed or is missing
+	SizeBytes        int64        `json:"size_bytes"`
+	Slots            int64        `json:"slots"`
+	UsedSlots        int64        `json:"used_slots"`
+	FreeSlots        int64        `json:"free_slots"`
+	CleanSlots       int64        `json:"clean_slots"`
+	QuarantinedSlots int64        `json:"quarantined_slots"`
+	UnsyncedBytes    int64        `json:"unsynced_bytes"`
+	MeanReadSeconds  float64      `json:"mean_read_seconds"`
+	MeanWriteSeconds float64      `json:"mean_write_seconds"`
+	Simulated        bool         `json:"simulated"`
+}
+
+// VolumeState is a volume's place in its life.
+type VolumeState string
+
+// The volume states.
+const (
+	VolumeOK       VolumeState = "ok"
+	VolumeDeleting VolumeState = "deleting"
+	VolumeFailed   VolumeState = "failed" // FLUSH fails: answered data may be lost
+)
+
+// TierBytes is a part of something that lives in one tier.
+type TierBytes struct {
+	Tier  string `json:"tier"`
+	Bytes int64  `json:"bytes"`
+}
+
+// Volume is one thin volume.
+type Volume struct {
+	ID             uint32      `json:"id"`
+	UUID           string      `json:"uuid"`
+	Name           string      `json:"name"`
+	SizeBytes      int64       `json:"size_bytes"`
+	AllocatedBytes int64       `json:"allocated_bytes"` // in mapped extents
+	PerTier        []TierBytes `json:"per_tier"`        // every tier, fastest first
+	Policy         string      `json:"policy"`
+	State          VolumeState `json:"state"`
+	Connections    int         `json:"connections"`
+	Reads          int64       `json:"reads"` // since start
+	Writes         int64       `json:"writes"`
+}
+
+// VolumeChange is the answer to every change of a volume.
+type VolumeChange struct {
+	Volume  Volume   `json:"volume"`  // as it is, or would be, afterwards
+	Changes []string `json:"changes"` // one line each, for people
+	DryRun  bool     `json:"dry_run"` // nothing was done
+}
+
+// VolumeCreateRequest makes a volume.
+type VolumeCreateRequest struct {
+	Name      string `json:"name"`
+	SizeBytes int64  `json:"size_bytes"`
+	Policy    string `json:"policy"` // "": auto
+	DryRun    bool   `json:"dry_run"`
+}
+
+// VolumeGrowRequest makes a volume larger.
+type VolumeGrowRequest struct {
+	Name      string `json:"name"`
+	SizeBytes int64  `json:"size_bytes"` // the new size
+	DryRun    bool   `json:"dry_run"`
+}
+
+// VolumeDeleteRequest deletes a volume and its data.
+type VolumeDeleteRequest struct {
+	Name   string `json:"name"`
+	Force  bool   `json:"force"` // although clients are connected
+	DryRun bool   `json:"dry_run"`
+}
+
+// VolumeRenameRequest renames a volume.
+type VolumeRenameRequest struct {
+	Name    string `json:"name"`
+	NewName string `json:"new_name"`
+	DryRun  bool   `json:"dry_run"`
+}
+
+// VolumeSetRequest changes a volume's settings; nil leaves one as it is.
+type VolumeSetRequest struct {
+	Name   string  `json:"name"`
+	Policy *string `json:"policy,omitempty"`
+	DryRun bool    `json:"dry_run"`
+}

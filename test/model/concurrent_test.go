@@ -1,0 +1,30 @@
+package model
+
+import (
+	"flag"
+	"testing"
+	"time"
+
+	"tierd/tiering/mutant"
+)
+
+var checkFor = flag.Duration("check-for", 10*time.Second, "how long the concurrent checker runs")
+
+// TestConcurrentChanges lets overlapping changes and moves race for a while.
+func TestConcurrentChanges(t *testing.T) {
+	c := NewChecker(t, 64<<10, 8, Seed(t))
+	if n := c.Run(*checkFor); n > 0 {
+		t.Errorf("%d wrong reads", n)
+	}
+	t.Log(c.Report())
+	if c.Moves.Load() == 0 || c.Trims.Load() == 0 {
+		t.Error("nothing was moved or trimmed: the run shows nothing")
+	}
+}
+
+// protocolMutants are the rules of the extent protocol, each of which the checker
+// must miss.
+var protocolMutants = []mutant.Mutant{
+	mutant.NoReadValidation, mutant.NoRegistration, mutant.NoPieceMarks, mutant.MarksAtEnter, mutant.NoExclusion,
+	mutant.NoSwitchRecheck, mutant.NoGeneration, mutant.NoMoveCancel,
+}

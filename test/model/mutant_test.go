@@ -1,0 +1,30 @@
+//go:build mutants
+
+package model
+
+import (
+	"flag"
+	"testing"
+	"time"
+
+	"tierd/tiering/mutant"
+)
+
+var huntFor = flag.Duration("hunt-for", 60*time.Second, "how long a mutant may go unnoticed")
+
+// TestCheckerNoticesMutants switches the rules of the extent protocol off one by
+// one: with each of them missing, the concurrent checker must read wrong data.
+func TestCheckerNoticesMutants(t *testing.T) {
+	for _, m := range protocolMutants {
+		t.Run(string(m), func(t *testing.T) {
+			mutant.Set(m)
+			defer mutant.Set("")
+			c := NewChecker(t, 64<<10, 8, Seed(t))
+			start := time.Now()
+			if n := c.Run(*huntFor); n == 0 {
+				t.Errorf("not noticed in %v: %s", *huntFor, c.Report())
+			}
+			t.Logf("noticed after %v: %s", time.Since(start).Round(time.Millisecond), c.Report())
+		})
+	}
+}

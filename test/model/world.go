@@ -1,0 +1,173 @@
+package model
+
+import (
+	"context"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"tierd/pkg/backing"
+	"tierd/pkg/backing/crashstore"
+	"tierd/tiering"
+	"tierd/tiering/plan"
+)
+
+// Config is the shape of a World.
+type Config struct {
+	ExtentSize int64
+	// Slots is how many slots each backing of each tier has: one inner list a tier.
+	Slots [][]int
+	// Volumes are the sizes of the first volumes, in bytes: v0, v1, ...
+	Volumes []int64
+}
+
+// overhead is what a backing needs beside its slots, generously.
+const overhead = 16 << 20
+
+// World is a pool in memory that outlives its opens.
+type World struct {
+	t    testing.TB
+	cfg  Config
+	dir  string
+	rec  *crashstore.Recorder
+	at   map[string]int // path to index in rec
+	boot int
+	opts func(*tiering.Options)
+
+	Pool *tiering.Pool
+}
+
+// NewWorld creates a pool and opens it. opts, if not nil, changes the options of
+// each open.
+func NewWorld(t testing.TB, cfg Config, opts func(*tiering.Options)) *World {
+	t.Helper()
+	w := &World{t: t, cfg: cfg, dir: metadataDir(t), rec: crashstore.NewRecorder(), at: make(map[string]int), opts: opts}
+	o := tiering.CreateOptions{Metadata: w.metadata(), ExtentSize: cfg.ExtentSize, OpenStore: w.openStore}
+	for i, backings := range cfg.Slots {
+		tier := tiering.TierSpec{Name: fmt.Sprintf("t%d", i), Media: backing.SSD}
+		for j, n := range backings {
+			tier.Backings = append(tier.Backings, tiering.BackingSpec{
+				Path: fmt.Sprintf("/t%d/b%d", i, j), Size: int64(n)*cfg.ExtentSize + overhead,
+			})
+		}
+		o.Tiers = append(o.Tiers, tier)
+	}
+	for i, n := range cfg.Volumes {
+		o.Volumes = append(o.Volumes, tiering.VolumeSpec{Name: fmt.Sprintf("v%d", i), Size: n})
+	}
+	if _, err := tiering.Create(context.Background(), o); err != nil {
+		t.Fatalf("create pool: %v", err)
+	}
+	w.Open()
+	t.Cleanup(func() {
+		if w.Pool != nil {
+			w.Pool.Kill()
+		}
+	})
+	return w
+}
+
+// metadataDir returns a folder for the metadata; in memory where there is one,
+// since thousands of pools are made.
+func metadataDir(t testing.TB) string {
+	if _, err := os.Stat("/dev/shm"); err == nil {
+		dir, err := os.MkdirTemp("/dev/shm", "tierd-model-")
+		if err == nil {
+			t.Cleanup(func() { os.RemoveAll(dir) })
+			return dir
+		}
+	}
+	return t.TempDir()
+}
+
+func (w *World) metadata() string { return filepath.Join(w.dir, "pool.db") }
+
+func (w *World) openStore(_ context.Context, spec tiering.BackingSpec, create, _ bool) (backing.Store, error) {
+	i, ok := w.at[spec.Path]
+	switch {
+	case ok:
+		return w.rec.Stores()[i].Reopen(), nil
+	case !create:
+		return nil, &fs.PathError{Op: "open", Path: spec.Path, Err: fs.ErrNotExist}
+	}
+	w.at[spec.Path] = len(w.rec.Stores())
+	return w.rec.NewStore(spec.Size), nil
+}
+
+func (w *World) options() tiering.Options {
+	o := tiering.Options{
+		Metadata: w.metadata(), OpenStore: w.openStore, BootID: fmt.Sprintf("boot-%d", w.boot),
+		Relocation: tiering.RelocationOptions{Workers: 1, Headroom: 0.0001},
+	}
+	if w.opts != nil {
+		w.opts(&o)
+	}
+	return o
+}
+
+// Open opens the pool.
+func (w *World) Open() {
+	w.t.Helper()
+	p, err := tiering.Open(context.Background(), w.options())
+	if err != nil {
+		w.t.Fatalf("open pool: %v", err)
+	}
+	w.Pool = p
+}
+
+// Close stops the pool cleanly.
+func (w *World) Close() {
+	w.t.Helper()
+	p := w.Pool
+	w.Pool = nil
+	if err := p.Close(); err != nil {
+		w.t.Fatalf("close pool: %v", err)
+	}
+}
+
+// Kill ends the pool as the death of the process does.
+func (w *World) Kill() {
+	w.Pool.Kill()
+	w.Pool = nil
+}
+
+// Cut ends the pool as a power loss does: the next open is in another boot, and
+// each unsynced sector is there or not.
+func (w *World) Cut(seed uint64, keep float64) {
+	w.Kill()
+	w.boot++
+	w.rec = w.rec.Crash(crashstore.Cut{Seed: int64(seed), Keep: keep})
+}
+
+// Forget drops the journal of the backings, which would otherwise grow.
+func (w *World) Forget() { w.rec.Forget() }
+
+// Check runs the offline check on the closed pool and fails on any damage.
+func (w *World) Check() {
+	w.t.Helper()
+	o := w.options()
+	r, err := tiering.Check(context.Background(), o)
+	if err != nil {
+		w.t.Fatalf("check: %v", err)
+	}
+	for _, f := range r.Findings {
+		if f.Severity == tiering.Damage {
+			w.t.Errorf("check: %s: %s", f.Where, f.What)
+		}
+	}
+}
+
+// Relocate moves an extent to a tier if that can be done, and reports whether it
+// was.
+func (w *World) Relocate(volume string, off int64, to int) bool {
+	w.t.Helper()
+	err := w.Pool.MoveExtent(context.Background(), volume, off, to)
+	return err == nil
+}
+
+// KeepMoving sets up a planner that always finds something to move.
+func KeepMoving(p *plan.Policy) {
+	p.Hysteresis, p.CostFactor, p.Residence, p.MinAge, p.Headroom = 0, 0, 0, 0, 0
+}

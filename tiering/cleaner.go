@@ -1,0 +1,232 @@
+package tiering
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"golang.org/x/time/rate"
+
+	"tierd/tiering/extent"
+	"tierd/tiering/mutant"
+	"tierd/tiering/ondisk"
+)
+
+const (
+	// aheadBytes is how much clean space the cleaner keeps ready on a backing.
+	aheadBytes = 1 << 30
+	// aheadSlots is how many clean slots it keeps at least, however large.
+	aheadSlots = 64
+	// cleanBatch is how many slots share one sync.
+	cleanBatch = 64
+	// zeroRate bounds the zeroing of slots that is real writing, bytes a second.
+	zeroRate = 256 << 20
+	// cleanRetry is how long a backing is left alone after it refused zeroing.
+	cleanRetry = 5 * time.Second
+)
+
+// cleaner turns vacated slots into clean ones.
+//
+// First stage, for the whole pool, in the order of commits: table entries that a
+// move superseded are cleared and synced; then the slots are free. Tombstones are
+// synced already, by the round that wrote them. The order matters to a rebuild
+// from the tables: a slot, and with it a tombstone, may be used again only after
+// every older entry of the same extent is durably gone.
+//
+// Second stage, one goroutine a backing: free slots are zeroed and synced, then
+// they are clean and can be given out.
+type cleaner struct {
+	pool *Pool
+
+	mu    sync.Mutex
+	queue []vacated
+	wake  chan struct{}
+}
+
+// vacated are slots that a commit took from their extents.
+type vacated struct {
+	slots  []extent.Location
+	clears []extent.Location // of these, those whose table entries were superseded by a move
+}
+
+// add queues slots whose vacating is committed. Calls come in commit order.
+func (c *cleaner) add(v vacated) {
+	if len(v.slots) == 0 {
+		return
+	}
+	c.mu.Lock()
+	c.queue = append(c.queue, v)
+	c.mu.Unlock()
+	select {
+	case c.wake <- struct{}{}:
+	default:
+	}
+}
+
+func (c *cleaner) loop() {
+	for {
+		select {
+		case <-c.pool.ctx.Done():
+			return
+		case <-c.wake:
+			c.settle()
+		}
+	}
+}
+
+// settle takes all queued slots through the first stage.
+func (c *cleaner) settle() {
+	c.mu.Lock()
+	queue := c.queue
+	c.queue = nil
+	c.mu.Unlock()
+	if len(queue) == 0 {
+		return
+	}
+	p := c.pool
+	updates := make(map[extent.BackingID][]ondisk.SlotUpdate)
+	var cleared, failed backingSet
+	for _, v := range queue {
+		for _, l := range v.clears {
+			updates[l.Backing] = append(updates[l.Backing], ondisk.SlotUpdate{Slot: l.Slot})
+		}
+	}
+	for id, u := range updates {
+		if p.members[id].Load().writeTable(u) == nil {
+			cleared.add(id)
+		}
+	}
+	_ = p.syncBackings(context.Background(), cleared, &failed) // a failed backing has been marked as such
+	for _, v := range queue {
+		for _, l := range v.slots {
+			b := p.member(l)
+			switch {
+			case mutant.On(mutant.EarlySlotReuse): // free already
+			case b.err() != nil:
+				b.slots.Quarantine(l.Slot)
+			default:
+				b.slots.Free(l.Slot)
+				b.wakeCleaner()
+			}
+		}
+	}
+	p.freed.broadcast()
+}
+
+// ahead returns how many clean slots are kept ready on b.
+func (b *member) ahead() int64 {
+	return min(max(aheadBytes/b.pool.size.Bytes(), aheadSlots), int64(b.layout.Slots))
+}
+
+// aheadLow is when the cleaner is woken to prepare more.
+func (b *member) aheadLow() int64 { return b.ahead() / 2 }
+
+// cleanLoop is the second stage for one backing.
+func (b *member) cleanLoop() {
+	ctx := b.pool.ctx
+	select { // what the tables say is trusted only after they match the map
+	case <-ctx.Done():
+		return
+	case <-b.pool.heal.done:
+	}
+	limit := rate.NewLimiter(zeroRate, zeroRate)
+	for {
+		again := false
+		if b.err() == nil {
+			for b.slots.Counts().Clean < b.ahead() {
+				n, err := b.cleanSome(ctx, limit)
+				if err != nil && ctx.Err() == nil {
+					b.pool.log.Warn("slots cannot be zeroed; trying again later", "backing", b.path, "error", err)
+					again = true
+				}
+				if n == 0 {
+					break
+				}
+				b.pool.freed.broadcast()
+			}
+		}
+		var retry <-chan time.Time
+		if again {
+			retry = b.pool.clock.After(cleanRetry)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-retry:
+		case <-b.wake:
+		}
+	}
+}
+
+// cleanSome cleans a batch of free slots and returns how many it did.
+func (b *member) cleanSome(ctx context.Context, limit *rate.Limiter) (int, error) {
+	var ready []extent.Slot
+	zeroed := false
+	var failure error
+	for len(ready) < cleanBatch && ctx.Err() == nil {
+		s, ok := b.slots.TakeFree()
+		if !ok {
+			break
+		}
+		written, err := b.zeroSlot(ctx, s, limit)
+		if err != nil {
+			b.slots.NotCleaned(s)
+			failure = err
+			break
+		}
+		zeroed = zeroed || written
+		ready = append(ready, s)
+	}
+	if zeroed {
+		if err := b.sync(context.WithoutCancel(ctx)); err != nil {
+			for _, s := range ready {
+				b.slots.NotCleaned(s)
+			}
+			return 0, err
+		}
+	}
+	for _, s := range ready {
+		b.slots.Cleaned(s)
+	}
+	return len(ready), failure
+}
+
+// zeroSlot makes a slot read as zeroes and reports whether that has to be synced.
+// A hole that was there at open needs nothing: open has seen to it that what
+// reads as a hole is one durably.
+func (b *member) zeroSlot(ctx context.Context, s extent.Slot, limit *rate.Limiter) (written bool, err error) {
+	if mutant.On(mutant.NoZeroing) {
+		return false, nil
+	}
+	off, n := b.offset(s), b.pool.size.Bytes()
+	if hole, err := b.store.IsHole(ctx, off, n); err == nil && hole {
+		return b.slots.WasUsed(s), nil
+	}
+	if err := limit.WaitN(ctx, int(n)); err != nil {
+		return false, err
+	}
+	return true, b.store.Zero(ctx, off, n)
+}
+
+// takeHole looks whether the next free slot is a hole and makes it clean then. It
+// is what a first write does when the cleaner is behind.
+func (b *member) takeHole() bool {
+	if mutant.On(mutant.NoZeroing) {
+		return false
+	}
+	s, ok := b.slots.TakeFree()
+	if !ok {
+		return false
+	}
+	if b.slots.WasUsed(s) {
+		b.slots.NotCleaned(s)
+		return false
+	}
+	hole, err := b.store.IsHole(b.pool.ctx, b.offset(s), b.pool.size.Bytes())
+	if err != nil || !hole {
+		b.slots.NotCleaned(s)
+		return false
+	}
+	b.slots.Cleaned(s)
+	return true
+}

@@ -1,0 +1,299 @@
+package tiering
+
+import (
+	"math"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"tierd/pkg/metrics"
+	"tierd/tiering/plan"
+)
+
+// collector exposes the pool to Prometheus. Everything is read at scrape, without
+// a lock that the I/O path takes, and everything exists from the start.
+type collector struct {
+	p *Pool
+	d map[string]*prometheus.Desc
+}
+
+// metricDefs are all metrics of the pool: name without the namespace, help,
+// labels.
+var metricDefs = []struct {
+	name, help string
+	labels     []string
+}{
+	{"tier_capacity_bytes", "Bytes in slots of the tier.", []string{"tier"}},
+	{"tier_used_bytes", "Bytes in mapped extents on the tier.", []string{"tier"}},
+	{"tier_free_bytes", "Bytes in slots of the tier without an owner.", []string{"tier"}},
+	{"tier_extents", "Mapped extents on the tier.", []string{"tier"}},
+	{"tier_volumes", "Volumes with extents on the tier.", []string{"tier"}},
+	{"tier_service_time_seconds", "Time of one random read of the tier, as the planner sees it.", []string{"tier"}},
+	{"tier_cache_hits_total", "Reads answered without waiting for a device of the tier.", []string{"tier"}},
+	{"tier_cache_misses_total", "Reads that had to ask a device of the tier.", []string{"tier"}},
+	{"tier_requests_total", "Pieces of requests that went to the tier.", []string{"tier", "op"}},
+	{"tier_request_bytes_total", "Bytes of requests that went to the tier.", []string{"tier", "op"}},
+	{"tier_request_errors_total", "Pieces of requests that failed on the tier.", []string{"tier", "op"}},
+	{"tier_request_duration_seconds", "Time of the pieces of requests on the tier.", []string{"tier", "op"}},
+
+	{"backing_up", "1 while the backing serves, 0 when it has failed.", []string{"tier", "backing"}},
+	{"backing_capacity_bytes", "Bytes in slots of the backing.", []string{"tier", "backing"}},
+	{"backing_used_bytes", "Bytes in mapped extents on the backing.", []string{"tier", "backing"}},
+	{"backing_free_bytes", "Bytes in slots of the backing without an owner.", []string{"tier", "backing"}},
+	{"backing_extents", "Mapped extents on the backing.", []string{"tier", "backing"}},
+	{"backing_volumes", "Volumes with extents on the backing's tier.", []string{"tier", "backing"}},
+	{"backing_slots", "Slots of the backing by state.", []string{"tier", "backing", "state"}},
+	{"backing_unsynced_bytes", "Bytes written to the backing since its last sync began, random writes weighed by their cost.", []string{"tier", "backing"}},
+	{"backing_request_bytes_total", "Bytes of requests that went to the backing.", []string{"tier", "backing", "op"}},
+	{"backing_request_errors_total", "Pieces of requests that failed on the backing.", []string{"tier", "backing", "op"}},
+	{"backing_request_duration_seconds", "Time of the pieces of requests on the backing.", []string{"tier", "backing", "op"}},
+	{"backing_sync_duration_seconds", "Time of syncs of the backing.", []string{"tier", "backing"}},
+	{"backing_write_wait_seconds_total", "Time that writes waited because too much of the backing was unsynced.", []string{"tier", "backing"}},
+
+	{"volume_size_bytes", "Size of the volume.", []string{"volume"}},
+	{"volume_allocated_bytes", "Bytes in mapped extents of the volume.", []string{"volume", "tier"}},
+	{"volume_extents", "Mapped extents of the volume.", []string{"volume", "tier"}},
+	{"volume_failed", "1 when flushes of the volume fail.", []string{"volume"}},
+	{"volume_staged_entries", "Changes of the volume's mapping that await their commit.", []string{"volume"}},
+	{"volume_oldest_staged_seconds", "Age of the oldest of them.", []string{"volume"}},
+	{"volume_unmapped_reads_total", "Pieces of reads of extents without a slot.", []string{"volume"}},
+	{"volume_requests_total", "Requests of the volume.", []string{"volume", "op"}},
+	{"volume_request_bytes_total", "Bytes of requests of the volume.", []string{"volume", "op"}},
+	{"volume_request_errors_total", "Requests of the volume that failed.", []string{"volume", "op"}},
+	{"volume_request_duration_seconds", "Time of requests of the volume.", []string{"volume", "op"}},
+	{"volume_round_duration_seconds", "Time of flush rounds of the volume.", []string{"volume"}},
+
+	{"pool_volumes", "Volumes of the pool.", nil},
+	{"pool_provisioned_bytes", "Sum of the volumes' sizes.", nil},
+	{"pool_info", "Identity of the pool; always 1.", []string{"pool", "continuity"}},
+	{"pool_extent_size_bytes", "Size of an extent.", nil},
+	{"metadata_up", "1 while changes of the extent map can be committed.", nil},
+	{"metadata_commits_total", "Number of the last commit of the extent map.", nil},
+	{"metadata_commit_duration_seconds", "Time of commits of rounds.", nil},
+	{"staged_log_fill_ratio", "Share of the staged log in use.", nil},
+	{"heal_progress_ratio", "Progress of bringing the slot tables into line after an unclean stop.", nil},
+	{"heat_dropped_accesses_total", "Accesses that heat did not count because its buffers were full.", nil},
+
+	{"relocation_moved_bytes_total", "Bytes written to targets of moves, copies of changed pieces included.", []string{"from", "to", "reason"}},
+	{"relocation_moved_extents_total", "Extents moved.", []string{"from", "to", "reason"}},
+	{"relocation_skipped_total", "Moves that were not carried out.", []string{"reason"}},
+	{"relocation_planned_bytes_total", "Bytes that plans proposed to move.", []string{"direction"}},
+	{"relocation_plan_stays", "Extents that the last plan left where they are.", []string{"reason"}},
+	{"relocation_budget_left_bytes", "Bytes that may still be moved in the period; +Inf without a limit.", []string{"period"}},
+	{"relocation_queued_moves", "Moves of the last plan that have not begun.", nil},
+	{"relocation_moves_in_flight", "Moves under way.", nil},
+	{"relocation_paused", "1 while an operator has paused movement.", nil},
+	{"relocation_window_open", "1 while the calendar permits movement.", nil},
+	{"relocation_cycle_duration_seconds", "Time of planning cycles.", nil},
+}
+
+// skipReasons are the values of the label reason of moves that did not happen.
+var skipReasons = []string{
+	"budget", "cancelled", "changed", "error", "stopped", "target_full", "too_busy", "unmapped", "volume_failed", "volume_gone",
+}
+
+// Collector returns the pool's metrics for registration.
+func (p *Pool) Collector() prometheus.Collector {
+	c := &collector{p: p, d: make(map[string]*prometheus.Desc, len(metricDefs))}
+	for _, m := range metricDefs {
+		c.d[m.name] = prometheus.NewDesc(prometheus.BuildFQName(metrics.Namespace, "", m.name), m.help, m.labels, nil)
+	}
+	return c
+}
+
+// Describe sends the descriptions of all metrics.
+func (c *collector) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range c.d {
+		ch <- d
+	}
+}
+
+// Collect sends all metrics as they stand.
+func (c *collector) Collect(ch chan<- prometheus.Metric) {
+	s := sender{c: c, ch: ch, size: float64(c.p.size.Bytes())}
+	s.tiers()
+	s.volumes()
+	s.pool()
+	s.relocation()
+}
+
+// sender sends metrics of one scrape.
+type sender struct {
+	c    *collector
+	ch   chan<- prometheus.Metric
+	size float64 // of an extent, bytes
+}
+
+func (s *sender) gauge(name string, v float64, labels ...string) {
+	s.ch <- prometheus.MustNewConstMetric(s.c.d[name], prometheus.GaugeValue, v, labels...)
+}
+
+func (s *sender) counter(name string, v float64, labels ...string) {
+	s.ch <- prometheus.MustNewConstMetric(s.c.d[name], prometheus.CounterValue, v, labels...)
+}
+
+func (s *sender) histogram(name string, h *metrics.Histogram, labels ...string) {
+	s.ch <- h.Metric(s.c.d[name], labels...)
+}
+
+func boolValue(b bool) float64 {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// ops sends what was counted of each kind of request.
+func (s *sender) ops(prefix string, st *ioStats, ops []Op, requests bool, labels ...string) {
+	for _, op := range ops {
+		o := &st.ops[op]
+		l := append(labels[:len(labels):len(labels)], op.String())
+		if requests {
+			s.counter(prefix+"_requests_total", float64(o.latency.Count()), l...)
+		}
+		s.counter(prefix+"_request_bytes_total", float64(o.bytes.Load()), l...)
+		s.counter(prefix+"_request_errors_total", float64(o.errors.Load()), l...)
+		s.histogram(prefix+"_request_duration_seconds", &o.latency, l...)
+	}
+}
+
+var (
+	deviceOps = []Op{OpRead, OpWrite, OpZero}
+	volumeOps = []Op{OpRead, OpWrite, OpTrim, OpZero, OpFlush}
+)
+
+func (s *sender) tiers() {
+	p := s.c.p
+	times := p.monitor.serviceTimes()
+	volumes := make([]int, len(p.tiers))
+	for _, v := range p.allVolumes() {
+		for i := range v.extents {
+			if v.extents[i].Load() > 0 {
+				volumes[i]++
+			}
+		}
+	}
+	for i, t := range p.tiers {
+		var used, total int64
+		for _, b := range t.members {
+			c := b.slots.Counts()
+			used, total = used+c.Used, total+c.Total
+			l := []string{t.name, b.path}
+			s.gauge("backing_up", boolValue(b.err() == nil), l...)
+			s.gauge("backing_capacity_bytes", float64(c.Total)*s.size, l...)
+			s.gauge("backing_used_bytes", float64(c.Used)*s.size, l...)
+			s.gauge("backing_free_bytes", float64(c.Total-c.Used)*s.size, l...)
+			s.gauge("backing_extents", float64(c.Used), l...)
+			s.gauge("backing_volumes", float64(volumes[i]), l...)
+			for state, n := range map[string]int64{
+				"free": c.Free, "cleaning": c.Cleaning, "clean": c.Clean, "used": c.Used, "vacated": c.Vacated, "quarantined": c.Quarantined,
+			} {
+				s.gauge("backing_slots", float64(n), t.name, b.path, state)
+			}
+			s.gauge("backing_unsynced_bytes", float64(b.pace.unsynced()), l...)
+			s.ops("backing", &b.stats, deviceOps, false, l...)
+			s.histogram("backing_sync_duration_seconds", &b.syncTime, l...)
+			s.counter("backing_write_wait_seconds_total", float64(b.pace.waitNanos.Load())/1e9, l...)
+		}
+		s.gauge("tier_capacity_bytes", float64(total)*s.size, t.name)
+		s.gauge("tier_used_bytes", float64(used)*s.size, t.name)
+		s.gauge("tier_free_bytes", float64(total-used)*s.size, t.name)
+		s.gauge("tier_extents", float64(used), t.name)
+		s.gauge("tier_volumes", float64(volumes[i]), t.name)
+		s.gauge("tier_service_time_seconds", times[i].Seconds(), t.name)
+		s.counter("tier_cache_hits_total", float64(t.stats.hits.Load()), t.name)
+		s.counter("tier_cache_misses_total", float64(t.stats.misses.Load()), t.name)
+		s.ops("tier", &t.stats, deviceOps, true, t.name)
+	}
+}
+
+func (s *sender) volumes() {
+	p := s.c.p
+	now := p.clock.Now()
+	for _, v := range p.Volumes() {
+		name := v.Name()
+		s.gauge("volume_size_bytes", float64(v.Size()), name)
+		for i, t := range p.tiers {
+			n := float64(v.extents[i].Load())
+			s.gauge("volume_extents", n, name, t.name)
+			s.gauge("volume_allocated_bytes", n*s.size, name, t.name)
+		}
+		s.gauge("volume_failed", boolValue(v.failed.Load() != nil), name)
+		n, since := v.stagedEntries()
+		age := 0.0
+		if n > 0 {
+			age = max(now.Sub(since).Seconds(), 0)
+		}
+		s.gauge("volume_staged_entries", float64(n), name)
+		s.gauge("volume_oldest_staged_seconds", age, name)
+		s.counter("volume_unmapped_reads_total", float64(v.unmappedReads.Load()), name)
+		s.ops("volume", &v.stats, volumeOps, true, name)
+		s.histogram("volume_round_duration_seconds", &v.roundTime, name)
+	}
+}
+
+func (s *sender) pool() {
+	p := s.c.p
+	info := p.Info()
+	s.gauge("pool_volumes", float64(len(p.Volumes())))
+	s.gauge("pool_provisioned_bytes", float64(info.Provisioned))
+	s.gauge("pool_info", 1, info.ID.String(), info.Continuity.String())
+	s.gauge("pool_extent_size_bytes", s.size)
+	s.gauge("metadata_up", boolValue(info.MetadataError == nil))
+	s.counter("metadata_commits_total", float64(info.Commit))
+	s.histogram("metadata_commit_duration_seconds", &p.committer.latency)
+	s.gauge("staged_log_fill_ratio", info.LogFill)
+	s.gauge("heal_progress_ratio", info.Healed)
+	s.counter("heat_dropped_accesses_total", float64(p.heat.Dropped()))
+}
+
+func (s *sender) relocation() {
+	p := s.c.p
+	info := p.Relocation()
+	type key struct {
+		from, to string
+		reason   plan.Reason
+	}
+	moved := make(map[key]MovedInfo)
+	for _, m := range info.Moved {
+		moved[key{m.From, m.To, m.Reason}] = m
+	}
+	for _, from := range p.tiers {
+		for _, to := range p.tiers {
+			if from == to {
+				continue
+			}
+			for _, r := range plan.MoveReasons {
+				m := moved[key{from.name, to.name, r}]
+				s.counter("relocation_moved_bytes_total", float64(m.Bytes), from.name, to.name, string(r))
+				s.counter("relocation_moved_extents_total", float64(m.Extents), from.name, to.name, string(r))
+			}
+		}
+	}
+	for _, r := range skipReasons {
+		s.counter("relocation_skipped_total", float64(info.Skipped[r]), r)
+	}
+	for _, r := range plan.StayReasons {
+		s.gauge("relocation_plan_stays", float64(info.Last.Rejected[r]), string(r))
+	}
+	m := p.monitor
+	m.mu.Lock()
+	planned := m.planned
+	m.mu.Unlock()
+	s.counter("relocation_planned_bytes_total", float64(planned.up), "up")
+	s.counter("relocation_planned_bytes_total", float64(planned.down), "down")
+	s.counter("relocation_planned_bytes_total", float64(planned.rebalance), "rebalance")
+	s.gauge("relocation_budget_left_bytes", orInf(info.CycleLeft), "cycle")
+	s.gauge("relocation_budget_left_bytes", orInf(info.DayLeft), "day")
+	s.gauge("relocation_queued_moves", float64(info.Queued))
+	s.gauge("relocation_moves_in_flight", float64(info.InFlight))
+	s.gauge("relocation_paused", boolValue(info.Paused))
+	s.gauge("relocation_window_open", boolValue(info.WindowOpen))
+	s.histogram("relocation_cycle_duration_seconds", &m.cycleTime)
+}
+
+func orInf(n int64) float64 {
+	if n < 0 {
+		return math.Inf(1)
+	}
+	return float64(n)
+}

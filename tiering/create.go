@@ -1,0 +1,328 @@
+package tiering
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"slices"
+	"time"
+
+	"github.com/google/uuid"
+
+	"tierd/pkg/backing"
+	"tierd/pkg/clock"
+	"tierd/tiering/extent"
+	"tierd/tiering/extentmap"
+	"tierd/tiering/ondisk"
+	"tierd/tiering/stagedlog"
+)
+
+// logBytes is the size of a new staged log: room for a quarter of a million
+// changes that await their commit.
+const logBytes = 16 << 20
+
+// CreateOptions describe a pool to be made.
+type CreateOptions struct {
+	Metadata   string
+	ExtentSize int64 // bytes
+	Tiers      []TierSpec
+	Volumes    []VolumeSpec
+	// Force lists the paths of backings that may be overwritten whatever they
+	// hold.
+	Force     []string
+	Clock     clock.Clock
+	OpenStore OpenStore
+	// DryRun checks everything and changes nothing.
+	DryRun bool
+}
+
+// Created tells what Create made.
+type Created struct {
+	ID         uuid.UUID
+	ExtentSize int64
+	Capacity   int64 // bytes in slots
+	Backings   int
+	Volumes    int
+}
+
+// Create makes a pool: superblocks and tables on the backings, the metadata file,
+// the staged log and the volumes. It refuses backings that hold something, but
+// for those listed in Force and for those left by a Create that was cut short,
+// which can be run again. The pool exists from the last step on, one commit.
+func Create(ctx context.Context, o CreateOptions) (Created, error) {
+	if o.Clock == nil {
+		o.Clock = clock.Real{}
+	}
+	if o.OpenStore == nil {
+		o.OpenStore = OpenBacking
+	}
+	c := &creation{o: o}
+	defer c.close()
+	if err := c.plan(); err != nil {
+		return Created{}, err
+	}
+	if err := c.inspect(ctx); err != nil {
+		return Created{}, err
+	}
+	if o.DryRun {
+		return c.result(), nil
+	}
+	if err := c.write(ctx); err != nil {
+		return Created{}, err
+	}
+	return c.result(), nil
+}
+
+// creation is one run of Create.
+type creation struct {
+	o       CreateOptions
+	size    extent.Size
+	state   extentmap.State
+	retry   uuid.UUID // the pool that an earlier run was creating; zero if none
+	stores  []backing.Store
+	layouts []ondisk.Layout
+	specs   []BackingSpec
+	fresh   []bool // the backing does not exist yet
+}
+
+func (c *creation) close() {
+	for _, st := range c.stores {
+		if st != nil {
+			_ = st.Close()
+		}
+	}
+}
+
+func (c *creation) result() Created {
+	r := Created{ID: c.state.Pool.ID, ExtentSize: c.size.Bytes(), Backings: len(c.specs), Volumes: len(c.state.Volumes)}
+	for _, l := range c.layouts {
+		r.Capacity += int64(l.Slots) * c.size.Bytes()
+	}
+	return r
+}
+
+// plan makes the metadata's records from the options.
+func (c *creation) plan() error {
+	size, err := extent.NewSize(c.o.ExtentSize)
+	if err != nil {
+		return fmt.Errorf("%w: %w", err, ErrInvalid)
+	}
+	c.size = size
+	if len(c.o.Tiers) == 0 {
+		return fmt.Errorf("a pool needs at least one tier: %w", ErrInvalid)
+	}
+	now := c.o.Clock.Now().UTC().Truncate(time.Second)
+	c.state.Pool = extentmap.PoolRecord{
+		ID: uuid.New(), FormatVersion: extentmap.FormatVersion, ExtentSize: size.Bytes(), State: extentmap.PoolCreating,
+		Created: now, Incarnation: 1, LogIncarnation: 1, Continuity: uuid.New(), CleanStop: true,
+		NextVolume: 1, NextBacking: 1, VolumeGeneration: 1, // a freshly formatted table is of generation 0
+	}
+	var names []string
+	for i, t := range c.o.Tiers {
+		if slices.Contains(names, t.Name) {
+			return fmt.Errorf("tier %s: the name is taken: %w", t.Name, ErrInvalid)
+		}
+		if len(t.Backings) == 0 {
+			return fmt.Errorf("tier %s has no backing: %w", t.Name, ErrInvalid)
+		}
+		names = append(names, t.Name)
+		c.state.Tiers = append(c.state.Tiers, extentmap.TierRecord{ID: extent.TierID(i), Name: t.Name, Media: string(t.Media)})
+		for _, b := range t.Backings {
+			b.Media = t.Media
+			c.specs = append(c.specs, b)
+			c.state.Members = append(c.state.Members, extentmap.Member{
+				ID: c.state.Pool.NextBacking, UUID: uuid.New(), Tier: extent.TierID(i), Path: b.Path,
+				State: extentmap.MemberOK, Incarnation: 1,
+			})
+			c.state.Pool.NextBacking++
+		}
+	}
+	if c.state.Pool.NextBacking > extent.MaxBackingID {
+		return fmt.Errorf("%d backings are more than %d: %w", len(c.specs), extent.MaxBackingID, ErrInvalid)
+	}
+	for _, v := range c.o.Volumes {
+		r, err := newVolumeRecord(&c.state, v, now, names)
+		if err != nil {
+			return err
+		}
+		c.state.Volumes = append(c.state.Volumes, r)
+		c.state.Pool.NextVolume++
+	}
+	return nil
+}
+
+// inspect opens what exists and refuses what must not be overwritten. It changes
+// nothing.
+func (c *creation) inspect(ctx context.Context) error {
+	if err := c.inspectMetadata(); err != nil {
+		return err
+	}
+	c.stores = make([]backing.Store, len(c.specs))
+	c.layouts = make([]ondisk.Layout, len(c.specs))
+	c.fresh = make([]bool, len(c.specs))
+	for i, spec := range c.specs {
+		st, err := c.o.OpenStore(ctx, spec, false, c.o.DryRun)
+		if errors.Is(err, fs.ErrNotExist) {
+			if spec.Size == 0 {
+				return refuse("backing %s does not exist and has no size to be created with", spec.Path)
+			}
+			c.fresh[i] = true
+			if c.layouts[i], err = ondisk.NewLayout(spec.Size, c.size); err != nil {
+				return fmt.Errorf("backing %s: %w", spec.Path, err)
+			}
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("open backing %s: %w", spec.Path, err)
+		}
+		c.stores[i] = st
+		if c.layouts[i], err = ondisk.NewLayout(st.Size(), c.size); err != nil {
+			return fmt.Errorf("backing %s: %w", spec.Path, err)
+		}
+		if spec.Size != 0 && st.Size() != spec.Size {
+			return refuse("backing %s exists with %d bytes, not the %d asked for", spec.Path, st.Size(), spec.Size)
+		}
+		if slices.Contains(c.o.Force, spec.Path) {
+			continue
+		}
+		if err := c.inspectBacking(ctx, spec.Path, st); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// inspectMetadata refuses an existing pool. What a Create left that was cut short
+// is remembered: its superblocks may be overwritten.
+func (c *creation) inspectMetadata() error {
+	db, err := extentmap.Open(c.o.Metadata, extentmap.Options{ReadOnly: true})
+	if errors.Is(err, extentmap.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("metadata %s: %w", c.o.Metadata, err)
+	}
+	defer db.Close()
+	if p := db.State().Pool; p.State == extentmap.PoolCreating {
+		c.retry = p.ID
+		return nil
+	}
+	return refuse("metadata %s: a pool exists there already", c.o.Metadata)
+}
+
+// inspectBacking refuses a backing that holds anything.
+func (c *creation) inspectBacking(ctx context.Context, path string, st backing.Store) error {
+	const hint = "use --force %[1]s to overwrite it"
+	sb, err := ondisk.ReadSuperblock(ctx, st)
+	switch {
+	case err == nil && (sb.State == ondisk.BackingCreating || c.retry != uuid.Nil && sb.PoolID == c.retry):
+		return nil
+	case err == nil:
+		return refuse("backing %[1]s belongs to pool %[2]s; "+hint, path, sb.PoolID)
+	case !errors.Is(err, ondisk.ErrNoSuperblock):
+		return refuse("backing %[1]s carries a superblock (%[2]v); "+hint, path, err)
+	}
+	name, err := backing.FindSignature(ctx, backing.ReaderAt(ctx, st), st.Size())
+	if err != nil {
+		return fmt.Errorf("look for signatures on backing %s: %w", path, err)
+	}
+	if name != "" {
+		return refuse("backing %[1]s carries %[2]s; "+hint, path, name)
+	}
+	head := make([]byte, min(1<<20, st.Size()))
+	if err := st.ReadAt(ctx, head, 0); err != nil {
+		return fmt.Errorf("read backing %s: %w", path, err)
+	}
+	if !allZero(head) {
+		return refuse("backing %[1]s holds data of an unknown kind; "+hint, path)
+	}
+	return nil
+}
+
+// write makes the pool. Until the last commit it is in the state creating.
+func (c *creation) write(ctx context.Context) error {
+	if c.retry != uuid.Nil {
+		if err := os.Remove(c.o.Metadata); err != nil {
+			return fmt.Errorf("remove unfinished metadata: %w", err)
+		}
+	}
+	for i := range c.specs {
+		m := &c.state.Members[i]
+		m.Size, m.Slots = c.layouts[i].Size, c.layouts[i].Slots
+	}
+	if err := extentmap.Create(c.o.Metadata, c.state); err != nil {
+		return fmt.Errorf("create metadata %s: %w", c.o.Metadata, err)
+	}
+	db, err := extentmap.Open(c.o.Metadata, extentmap.Options{})
+	if err != nil {
+		return fmt.Errorf("open metadata %s: %w", c.o.Metadata, err)
+	}
+	defer db.Close()
+	for i, spec := range c.specs {
+		if err := c.writeBacking(ctx, i, spec, ondisk.BackingCreating); err != nil {
+			return err
+		}
+	}
+	logPath := stagedLogPath(c.o.Metadata)
+	if err := os.Remove(logPath); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("remove old staged log: %w", err)
+	}
+	if err := os.Remove(heatPath(c.o.Metadata)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("remove old heat: %w", err)
+	}
+	if err := stagedlog.Create(logPath, logBytes); err != nil {
+		return fmt.Errorf("create staged log: %w", err)
+	}
+	for i, spec := range c.specs {
+		if err := c.writeBacking(ctx, i, spec, ondisk.BackingActive); err != nil {
+			return err
+		}
+	}
+	members := slices.Clone(c.state.Members)
+	for i, st := range c.stores {
+		members[i].Instance = st.Instance()
+	}
+	_, err = db.Commit(ctx, &extentmap.Changes{
+		Members: members,
+		Pool:    func(p *extentmap.PoolRecord) { p.State = extentmap.PoolActive },
+	})
+	if err != nil {
+		return fmt.Errorf("finish metadata: %w", err)
+	}
+	return nil
+}
+
+// writeBacking brings one backing to a state: creating clears it first.
+func (c *creation) writeBacking(ctx context.Context, i int, spec BackingSpec, state ondisk.BackingState) error {
+	if c.stores[i] == nil {
+		st, err := c.o.OpenStore(ctx, spec, true, false)
+		if err != nil {
+			return fmt.Errorf("create backing %s: %w", spec.Path, err)
+		}
+		c.stores[i] = st
+	}
+	st, l := c.stores[i], c.layouts[i]
+	if state == ondisk.BackingCreating {
+		if err := ondisk.Format(ctx, st, l, c.state.Pool.ID); err != nil {
+			return fmt.Errorf("format backing %s: %w", spec.Path, err)
+		}
+	} else {
+		if err := ondisk.WriteVolumeTable(ctx, st, l, c.state.Pool.ID, volumeTableOf(c.state)); err != nil {
+			return fmt.Errorf("write volume table of %s: %w", spec.Path, err)
+		}
+		if err := st.Sync(ctx); err != nil {
+			return fmt.Errorf("sync backing %s: %w", spec.Path, err)
+		}
+	}
+	sb := superblockOf(c.state, c.state.Members[i].ID, l, 1)
+	sb.State = state
+	if err := ondisk.WriteSuperblock(ctx, st, sb); err != nil {
+		return fmt.Errorf("write superblock of %s: %w", spec.Path, err)
+	}
+	return nil
+}
+
+func stagedLogPath(metadata string) string { return metadata + ".log" }
+func heatPath(metadata string) string      { return metadata + ".heat" }

@@ -1,0 +1,56 @@
+package tiering
+
+import (
+	"errors"
+	"fmt"
+	"syscall"
+
+	"tierd/tiering/extentmap"
+)
+
+// Errors of the pool. What a client is told over NBD follows from the errno a
+// sentinel unwraps to.
+var (
+	// ErrNoSpace is returned by a write that needs a slot when no backing that
+	// may take new extents has one left.
+	ErrNoSpace = error(&coded{"pool is full", syscall.ENOSPC})
+	// ErrBackingFailed is returned by I/O on, and by flushes that cover
+	// unsynced data of, a backing that failed to make written data durable.
+	ErrBackingFailed = error(&coded{"backing has failed", syscall.EIO})
+	// ErrReadOnly is returned by changes of a read-only volume.
+	ErrReadOnly = error(&coded{"volume is read-only", syscall.EPERM})
+	// ErrClosed is returned by calls on a pool or a volume that is closed or
+	// being deleted.
+	ErrClosed = error(&coded{"volume is closed", syscall.ESHUTDOWN})
+	// ErrOutOfRange is returned for a range past the end of a volume.
+	ErrOutOfRange = error(&coded{"range is outside the volume", syscall.EINVAL})
+
+	// ErrMetadataFailed is returned by whatever needs a change of the extent
+	// map after a commit has failed once.
+	ErrMetadataFailed = extentmap.ErrMetadataFailed
+
+	// ErrNotFound is returned when no volume or backing has the name given.
+	ErrNotFound = errors.New("not found")
+	// ErrExists is returned when the name given is taken.
+	ErrExists = errors.New("exists already")
+	// ErrBusy is returned when something is in use and force was not given.
+	ErrBusy = errors.New("in use")
+	// ErrInvalid is returned for an argument that makes no sense.
+	ErrInvalid = errors.New("invalid")
+	// ErrRefused is wrapped by every refusal to create or open a pool because
+	// of what is found on a backing or in the metadata.
+	ErrRefused = errors.New("refused")
+)
+
+// coded is a sentinel that also is an errno.
+type coded struct {
+	text  string
+	errno syscall.Errno
+}
+
+func (e *coded) Error() string { return e.text }
+func (e *coded) Unwrap() error { return e.errno }
+
+func refuse(format string, args ...any) error {
+	return fmt.Errorf(format+": %w", append(args, ErrRefused)...)
+}

@@ -1,0 +1,264 @@
+package extentmap
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"go.etcd.io/bbolt"
+	berrors "go.etcd.io/bbolt/errors"
+	"golang.org/x/sys/unix"
+)
+
+// boltOptions are common to Create and Open.
+//
+// The list of free pages is the hash map, which does not slow down when a
+// deleted volume leaves many of them. It is synced: without that, bbolt finds
+// the free pages at open by walking all pages in a goroutine of its own, where
+// an unreadable one would end the process and nothing could catch it.
+func boltOptions(o Options) *bbolt.Options {
+	return &bbolt.Options{
+		Timeout:      o.LockTimeout,
+		FreelistType: bbolt.FreelistMapType,
+		ReadOnly:     o.ReadOnly,
+		NoStatistics: true,
+	}
+}
+
+// openBolt opens the file and loads the records. Owner goroutine.
+func (d *DB) openBolt() (err error) {
+	bo := boltOptions(d.opts)
+	bo.OpenFile = func(name string, flag int, mode os.FileMode) (*os.File, error) {
+		// bbolt would make a missing file, and initialise an empty one.
+		f, err := d.opts.OpenFile(name, flag&^os.O_CREATE, mode)
+		if err != nil {
+			return nil, err
+		}
+		info, err := f.Stat()
+		if err == nil && (!info.Mode().IsRegular() || info.Size() == 0) {
+			err = ErrNotBolt
+		}
+		if err != nil {
+			f.Close()
+			return nil, err
+		}
+		d.file = f
+		return f, nil
+	}
+	opened := false
+	err = protect(func() error {
+		var err error
+		d.bolt, err = bbolt.Open(d.path, fileMode, bo)
+		if err != nil {
+			return err
+		}
+		opened = true
+		if err := d.checkLength(); err != nil {
+			return err
+		}
+		return d.bolt.View(d.records.load)
+	})
+	if err == nil {
+		err = d.records.pool.checkFormat(d.opts.ReadOnly)
+	}
+	if err != nil {
+		if errors.Is(err, errPanic) {
+			// Locks may be held: the handle is lost. Its file lock need not be.
+			d.unlock()
+			return fmt.Errorf("%w: %w", ErrCorrupt, err)
+		}
+		if opened {
+			d.bolt.Close()
+		}
+		return classify(err)
+	}
+	if !d.opts.ReadOnly {
+		d.reserve(d.used())
+	}
+	return nil
+}
+
+// classify gives the errors of opening their class.
+func classify(err error) error {
+	var e error
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		e = ErrNotExist
+	case errors.Is(err, berrors.ErrTimeout):
+		return ErrLocked
+	case errors.Is(err, berrors.ErrInvalid), errors.Is(err, berrors.ErrVersionMismatch):
+		return ErrNotBolt
+	case errors.Is(err, berrors.ErrChecksum):
+		e = ErrCorrupt
+	default:
+		return err
+	}
+	return fmt.Errorf("%w: %w", e, err)
+}
+
+// used returns how many bytes of the file bbolt has ever used.
+func (d *DB) used() (n int64) {
+	// The error would be that of a closed database.
+	_ = d.bolt.View(func(tx *bbolt.Tx) error {
+		n = tx.Size()
+		return nil
+	})
+	return n
+}
+
+// checkLength refuses a file that was cut short: reading on would fault.
+func (d *DB) checkLength() error {
+	info, err := d.file.Stat()
+	if err != nil {
+		return err
+	}
+	if used := d.used(); info.Size() < used {
+		return fmt.Errorf("%w: it has %d of %d bytes", ErrCorrupt, info.Size(), used)
+	}
+	return nil
+}
+
+// reserve allocates file space for the used bytes and the slack, so that a
+// full file system does not fail commits of ordinary size. bbolt itself only
+// lengthens the file, which allocates nothing. It is a best effort: the space
+// that cannot be had today is asked for again when more is used.
+func (d *DB) reserve(used int64) {
+	if d.opts.Slack < 0 || used+d.opts.Slack/2 <= d.reserved {
+		return
+	}
+	want := used + d.opts.Slack
+	if fallocate(d.file, want) == nil {
+		d.reserved = want
+	}
+}
+
+// fallocate allocates the first n bytes of f, without changing its length.
+func fallocate(f *os.File, n int64) error {
+	for {
+		err := unix.Fallocate(int(f.Fd()), unix.FALLOC_FL_KEEP_SIZE, 0, n)
+		if err != unix.EINTR {
+			return err
+		}
+	}
+}
+
+// closeBolt ends the use of the file. Owner goroutine.
+func (d *DB) closeBolt() {
+	if err := d.Err(); err != nil {
+		d.closeErr = err
+		d.unlock()
+		return
+	}
+	if err := protect(d.bolt.Close); err != nil {
+		d.closeErr = err
+	}
+}
+
+// unlock gives up the lock of the file without touching bbolt's handle, so
+// that the next process need not wait for the end of this one.
+func (d *DB) unlock() {
+	if d.file != nil {
+		_ = unix.Flock(int(d.file.Fd()), unix.LOCK_UN)
+	}
+}
+
+// Create makes the metadata file at path, holding init and an empty map. It is
+// durable when Create returns nil, and either whole or absent after a cut.
+//
+// If there is a file already it is left alone: the error is ErrExists, and
+// Open tells whose it is. Another Create of the same path at the same time is
+// ErrLocked.
+func Create(path string, init State) error {
+	if err := create(path, init); err != nil {
+		return fmt.Errorf("create metadata %s: %w", path, err)
+	}
+	return nil
+}
+
+func create(path string, init State) error {
+	if _, err := os.Lstat(path); err == nil {
+		return ErrExists
+	} else if !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	p, err := prepareState(init)
+	if err != nil {
+		return err
+	}
+
+	// 1. Take the temporary name. What an earlier try left there is reused.
+	tmp := path + ".new"
+	f, err := os.OpenFile(tmp, os.O_RDWR|os.O_CREATE, fileMode)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if err := lockTemporary(f, tmp); err != nil {
+		return err
+	}
+	if err := errors.Join(f.Chmod(fileMode), f.Truncate(0)); err != nil {
+		return err
+	}
+
+	// 2. Fill it. bbolt gets a descriptor that shares our lock.
+	bo := boltOptions(Options{LockTimeout: defaultLockTimeout})
+	bo.OpenFile = func(string, int, os.FileMode) (*os.File, error) { return f, nil }
+	b, err := bbolt.Open(tmp, fileMode, bo)
+	if err != nil {
+		return err
+	}
+	defer b.Close()
+	if err := b.Update(p.writeAll); err != nil {
+		return err
+	}
+	// The error says no more than that the file system cannot do it.
+	_ = fallocate(f, defaultSlack)
+	if err := f.Sync(); err != nil {
+		return err
+	}
+
+	// 3. Give it its name, unless somebody else has taken that.
+	err = unix.Renameat2(unix.AT_FDCWD, tmp, unix.AT_FDCWD, path, unix.RENAME_NOREPLACE)
+	if err == unix.EINVAL || err == unix.ENOSYS {
+		if err = os.Link(tmp, path); err == nil {
+			err = os.Remove(tmp)
+		}
+	}
+	if errors.Is(err, fs.ErrExist) {
+		return errors.Join(ErrExists, os.Remove(tmp))
+	} else if err != nil {
+		return err
+	}
+	return syncFolder(filepath.Dir(path))
+}
+
+// lockTemporary locks f and makes sure that it still is the file called name:
+// whoever held the lock before may have given the file its final name.
+func lockTemporary(f *os.File, name string) error {
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err == unix.EWOULDBLOCK {
+		return ErrLocked
+	} else if err != nil {
+		return err
+	}
+	ours, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	there, err := os.Lstat(name)
+	if err != nil || !os.SameFile(ours, there) {
+		return ErrLocked
+	}
+	return nil
+}
+
+// syncFolder makes the names in the folder durable, which bbolt does not.
+func syncFolder(path string) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	return f.Sync()
+}

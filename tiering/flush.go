@@ -1,0 +1,338 @@
+package tiering
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"tierd/tiering/extent"
+	"tierd/tiering/extentmap"
+	"tierd/tiering/mutant"
+	"tierd/tiering/ondisk"
+)
+
+// Flush returns once every change answered before the call is durable. It is one
+// round of the volume, shared with others who ask at the same time; a round that
+// began before the call is not enough. After a round has failed, every later
+// Flush of the volume fails: nothing is known about what it covered.
+func (v *Volume) Flush(ctx context.Context) error {
+	start := time.Now()
+	var err error
+	if !v.settled() {
+		err = v.rounds.do(ctx)
+	} else if e := v.failed.Load(); e != nil {
+		err = *e
+	}
+	v.stats.done(OpFlush, 0, time.Since(start), err)
+	return err
+}
+
+// settled reports whether there is nothing to flush: no dirty backing, nothing
+// staged, and no round under way that may have taken those marks.
+func (v *Volume) settled() bool {
+	if !v.rounds.idle() {
+		return false
+	}
+	for i := range v.dirty {
+		if v.dirty[i].Load() != 0 {
+			return false
+		}
+	}
+	n, _ := v.stagedEntries()
+	return n == 0
+}
+
+// startRounds starts a round for each volume that has staged entries.
+func (p *Pool) startRounds() []*call {
+	var calls []*call
+	for _, v := range p.allVolumes() {
+		if n, _ := v.stagedEntries(); n > 0 {
+			calls = append(calls, v.rounds.start())
+		}
+	}
+	return calls
+}
+
+// flushAll runs a round for each volume that has staged entries. It returns an
+// error only if none of them got through.
+func (p *Pool) flushAll(ctx context.Context) error {
+	var errs []error
+	ok := false
+	for _, c := range p.startRounds() {
+		if err := c.wait(ctx); err != nil {
+			errs = append(errs, err)
+		} else {
+			ok = true
+		}
+	}
+	if ok {
+		return nil
+	}
+	return errors.Join(errs...)
+}
+
+// roundLoop flushes volumes with staged entries now and then, so that what a
+// client never flushes does not stay staged for ever.
+func (p *Pool) roundLoop() {
+	for {
+		select {
+		case <-p.ctx.Done():
+			return
+		case <-p.clock.After(p.opts.RoundInterval):
+		}
+		now := p.clock.Now()
+		for _, v := range p.allVolumes() {
+			if n, since := v.stagedEntries(); n > 0 && v.failed.Load() == nil && now.Sub(since) >= p.opts.RoundInterval/2 {
+				v.rounds.start()
+			}
+		}
+	}
+}
+
+// round is one flush of the volume. Rounds of a volume run one at a time.
+//
+//  1. Cut what is staged, and take the marks of the dirty backings.
+//  2. Targets of moves are synced: a table entry must not name a slot whose
+//     content is not durable. A slot provisioned is clean, which is durable zeroes.
+//  3. Table entries and tombstones are written.
+//  4. Every backing that is dirty or got entries is synced.
+//  5. The new mappings are committed; the cleaner gets the slots they vacate.
+//  6. The entries are no longer staged, and the log is let go.
+func (v *Volume) round() error {
+	if e := v.failed.Load(); e != nil {
+		return *e
+	}
+	start := time.Now()
+	batch := v.pool.staged.cut(v)
+	var dirty backingSet
+	for i := range v.dirty {
+		dirty[i] = v.dirty[i].Swap(0)
+	}
+	err := v.runRound(batch, dirty)
+	v.roundTime.Observe(time.Since(start))
+	if err != nil {
+		err = fmt.Errorf("flush volume %s: %w", v.Name(), err)
+		v.failed.Store(&err)
+		v.pool.log.Error("flush failed; every later flush of this volume fails until the pool is opened again", "volume", v.Name(), "error", err)
+	}
+	return err
+}
+
+// backingSet is a set of backings.
+type backingSet [(extent.MaxBackingID + 1) / 64]uint64
+
+func (s *backingSet) add(b extent.BackingID)      { s[b/64] |= 1 << (b % 64) }
+func (s *backingSet) has(b extent.BackingID) bool { return s[b/64]&(1<<(b%64)) != 0 }
+
+func (s *backingSet) each(fn func(extent.BackingID)) {
+	for i, w := range s {
+		for b := 0; w != 0; b, w = b+1, w>>1 {
+			if w&1 != 0 {
+				fn(extent.BackingID(i*64 + b))
+			}
+		}
+	}
+}
+
+func (v *Volume) runRound(batch []stagedRecord, dirty backingSet) error {
+	ctx := context.Background() // others may wait for a round: the first asker's leaving does not end it
+	p := v.pool
+	last := make(map[extent.Index]int, len(batch))
+	for i, r := range batch {
+		last[r.index] = i
+	}
+
+	var targets, failed backingSet
+	for i, r := range batch {
+		if r.move && last[r.index] == i {
+			targets.add(r.entry.Location().Backing)
+		}
+	}
+	errs := []error{p.syncBackings(ctx, targets, &failed)}
+
+	updates := make(map[extent.BackingID][]ondisk.SlotUpdate)
+	for i, r := range batch {
+		v.tableUpdates(updates, r, last[r.index] == i, &failed)
+	}
+	for id, u := range updates {
+		if err := p.members[id].Load().writeTable(u); err != nil {
+			errs = append(errs, err)
+			failed.add(id)
+			continue
+		}
+		dirty.add(id)
+	}
+	if mutant.On(mutant.CommitBeforeSync) {
+		if err := v.commitBatch(batch, last, failed); err != nil {
+			return err
+		}
+		return p.syncBackings(ctx, dirty, &failed)
+	}
+	errs = append(errs, p.syncBackings(ctx, dirty, &failed))
+	if len(batch) > 0 {
+		errs = append(errs, v.commitBatch(batch, last, failed))
+	}
+	return errors.Join(errs...)
+}
+
+// tableUpdates adds the slot-table entries for one staged record: the owner of
+// the slot it took, if that still stands at the end of the batch, and a tombstone
+// in the slot that an unmap left. The entry of a slot that a move left is cleared
+// by the cleaner, once its successor is durable.
+func (v *Volume) tableUpdates(updates map[extent.BackingID][]ondisk.SlotUpdate, r stagedRecord, final bool, failed *backingSet) {
+	key := extent.Key{Volume: v.id, Index: r.index}
+	add := func(l extent.Location, kind ondisk.Kind) {
+		if failed.has(l.Backing) || v.pool.member(l).err() != nil {
+			return
+		}
+		updates[l.Backing] = append(updates[l.Backing], ondisk.SlotUpdate{
+			Slot: l.Slot, Entry: ondisk.SlotEntry{Kind: kind, Key: key, Seq: r.seq},
+		})
+	}
+	if !r.entry.Mapped() {
+		if !r.from.IsZero() {
+			add(r.from, ondisk.Tombstone)
+		}
+		return
+	}
+	if final {
+		add(r.entry.Location(), ondisk.Owner)
+	}
+}
+
+// syncBackings syncs the backings of a set side by side, and adds those that fail
+// to failed.
+func (p *Pool) syncBackings(ctx context.Context, set backingSet, failed *backingSet) error {
+	type result struct {
+		b    *member
+		call *call
+	}
+	var running []result
+	set.each(func(id extent.BackingID) {
+		b := p.members[id].Load()
+		running = append(running, result{b, b.syncs.start()})
+	})
+	var errs []error
+	for _, r := range running {
+		if err := r.call.wait(ctx); err != nil {
+			errs = append(errs, err)
+			failed.add(r.b.id)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// commitBatch commits the last mapping of each extent of the batch. A move onto a
+// backing that failed is left out: the extent's flushed bytes are still in the
+// slot it left.
+func (v *Volume) commitBatch(batch []stagedRecord, last map[extent.Index]int, failed backingSet) error {
+	p := v.pool
+	req := &commitRequest{done: make(chan struct{})}
+	dropped := make(map[extent.Index]bool)
+	for i, r := range batch {
+		if r.move && last[r.index] == i && failed.has(r.entry.Location().Backing) {
+			dropped[r.index] = true
+		}
+	}
+	for i, r := range batch {
+		if dropped[r.index] {
+			continue
+		}
+		if last[r.index] == i {
+			req.changes = append(req.changes, extentmap.MapChange{
+				Key: extent.Key{Volume: v.id, Index: r.index}, To: r.entry.Location(),
+			})
+		}
+		if !r.from.IsZero() {
+			req.vacated.slots = append(req.vacated.slots, r.from)
+			if r.entry.Mapped() {
+				req.vacated.clears = append(req.vacated.clears, r.from)
+			}
+		}
+		req.maxSeq = max(req.maxSeq, r.seq)
+	}
+	commit, err := p.committer.commit(req)
+	if err != nil {
+		return err
+	}
+	for i, r := range batch {
+		if last[r.index] == i && !dropped[r.index] {
+			v.table.CompareAndSwap(r.index, r.entry, r.entry&^extent.FlagStaged)
+		}
+	}
+	return p.retire(v, commit)
+}
+
+// committer is the one place that commits mappings. It merges the rounds that are
+// ready into one transaction, and hands the slots they vacate to the cleaner in
+// the order of the commits.
+type committer struct {
+	pool *Pool
+	ch   chan *commitRequest
+	wg   sync.WaitGroup
+	once sync.Once
+	opStats
+}
+
+type commitRequest struct {
+	changes []extentmap.MapChange
+	vacated vacated
+	maxSeq  uint64
+
+	done   chan struct{}
+	commit uint64
+	err    error
+}
+
+func (c *committer) start(p *Pool) {
+	c.pool = p
+	c.ch = make(chan *commitRequest, 64)
+	c.wg.Go(c.loop)
+}
+
+// close ends the committer. Nobody may commit any more.
+func (c *committer) close() {
+	c.once.Do(func() { close(c.ch) })
+	c.wg.Wait()
+}
+
+func (c *committer) commit(r *commitRequest) (uint64, error) {
+	c.ch <- r
+	<-r.done
+	return r.commit, r.err
+}
+
+func (c *committer) loop() {
+	for r := range c.ch {
+		batch := []*commitRequest{r}
+		for len(c.ch) > 0 {
+			batch = append(batch, <-c.ch)
+		}
+		var ch extentmap.Changes
+		var maxSeq uint64
+		for _, r := range batch {
+			ch.Map = append(ch.Map, r.changes...)
+			maxSeq = max(maxSeq, r.maxSeq)
+		}
+		ch.Pool = func(p *extentmap.PoolRecord) { p.MaxSeq = max(p.MaxSeq, maxSeq) }
+		start := time.Now()
+		commit, err := c.pool.commitNow(&ch)
+		c.opStats.done(time.Since(start), err)
+		for _, r := range batch {
+			if err == nil {
+				c.pool.cleaner.add(r.vacated)
+			}
+			r.commit, r.err = commit, err
+			close(r.done)
+		}
+	}
+}
+
+func (s *opStats) done(took time.Duration, err error) {
+	s.latency.Observe(took)
+	if err != nil {
+		s.errors.Add(1)
+	}
+}

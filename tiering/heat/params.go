@@ -1,0 +1,62 @@
+package heat
+
+import (
+	"errors"
+	"fmt"
+	"time"
+)
+
+// Params are the settings of the heat model. Start from DefaultParams.
+type Params struct {
+	ShortHalfLife time.Duration // h_s: what bursts are remembered for
+	LongHalfLife  time.Duration // h_l: what habits are remembered for
+	ShortWeight   float64       // omega, 0 to 1: share of the short-term rate in the heat
+	Position      time.Duration // p: time the slowest tier takes to position for a random access
+	Bandwidth     float64       // bytes per second of the slowest tier once it is positioned
+	ReadWeight    float64       // factor for reads
+	WriteWeight   float64       // factor for writes; below 1 if a buffer absorbs them
+	Cycle         time.Duration // time between two calls of Tick
+}
+
+// DefaultParams returns the settings for a slowest tier of 7,200 rpm disks and a
+// cycle of five minutes.
+func DefaultParams() Params {
+	return Params{
+		ShortHalfLife: time.Hour,
+		LongHalfLife:  24 * time.Hour,
+		ShortWeight:   0.2,
+		Position:      12 * time.Millisecond,
+		Bandwidth:     150e6,
+		ReadWeight:    1,
+		WriteWeight:   1,
+		Cycle:         5 * time.Minute,
+	}
+}
+
+// Validate returns every fault of p joined, or nil.
+func (p Params) Validate() error {
+	var faults []error
+	bad := func(name, why string) { faults = append(faults, fmt.Errorf("%s: %s", name, why)) }
+	if p.ShortHalfLife <= 0 {
+		bad("short half-life", "must be above 0")
+	}
+	if p.LongHalfLife < p.ShortHalfLife {
+		bad("long half-life", "must not be below the short one")
+	}
+	if !(p.ShortWeight >= 0 && p.ShortWeight <= 1) {
+		bad("short weight", "must be from 0 to 1")
+	}
+	if p.Position < 0 {
+		bad("position", "must not be negative")
+	}
+	if !(p.Bandwidth > 0) {
+		bad("bandwidth", "must be above 0")
+	}
+	if !(p.ReadWeight >= 0) || !(p.WriteWeight >= 0) {
+		bad("read and write weight", "must not be negative")
+	}
+	if p.Cycle <= 0 {
+		bad("cycle", "must be above 0")
+	}
+	return errors.Join(faults...)
+}

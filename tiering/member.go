@@ -1,0 +1,141 @@
+package tiering
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/google/uuid"
+
+	"tierd/pkg/backing"
+	"tierd/pkg/metrics"
+	"tierd/tiering/alloc"
+	"tierd/tiering/extent"
+	"tierd/tiering/extentmap"
+	"tierd/tiering/mutant"
+	"tierd/tiering/ondisk"
+)
+
+// A member is a backing of the open pool: its store and what the pool keeps on
+// and about it.
+type member struct {
+	pool   *Pool
+	id     extent.BackingID
+	uuid   uuid.UUID
+	tier   extent.TierID
+	path   string
+	size   int64
+	media  backing.Media
+	store  backing.Store
+	layout ondisk.Layout
+	table  *ondisk.SlotTable
+	stamps *ondisk.Stamps
+	slots  *alloc.Slots
+	stats  ioStats
+
+	// failure is set once, when the backing failed; nil while it serves.
+	failure  atomic.Pointer[string]
+	draining atomic.Bool // takes no new extents
+
+	// What has been written since the last sync began: for bounding the time a
+	// sync takes. See pace.go.
+	pace pace
+
+	syncs    shared // fdatasync, shared by all who need one
+	stamped  uint64 // commit number of the last stamp; touched by the sync run alone
+	syncTime metrics.Histogram
+
+	// tableMu keeps the healer (writer) away from rounds (readers).
+	tableMu sync.RWMutex
+	wake    chan struct{} // the cleaner has work here
+}
+
+func newMember(p *Pool, m extentmap.Member, spec BackingSpec, st backing.Store, l ondisk.Layout) *member {
+	b := &member{
+		pool: p, id: m.ID, uuid: m.UUID, tier: m.Tier, path: spec.Path, size: l.Size, media: spec.Media, store: st, layout: l,
+		table:  ondisk.NewSlotTable(st, p.id, m.UUID, m.ID, l),
+		stamps: ondisk.NewStamps(st, p.id, m.UUID, l),
+		slots:  alloc.New(l.Slots),
+		wake:   make(chan struct{}, 1),
+	}
+	b.pace.init(b.media)
+	b.syncs.run = b.syncRun
+	if m.State == extentmap.MemberFailed {
+		text := m.Error
+		b.failure.Store(&text)
+	}
+	return b
+}
+
+// offset returns the byte offset of a slot on the backing.
+func (b *member) offset(s extent.Slot) int64 { return b.layout.SlotOffset(s) }
+
+// err returns nil while the backing serves.
+func (b *member) err() error {
+	if text := b.failure.Load(); text != nil {
+		return fmt.Errorf("backing %s: %s: %w", b.path, *text, ErrBackingFailed)
+	}
+	return nil
+}
+
+// sync makes durable what was written to the backing before the call. An error
+// has failed the backing for good.
+func (b *member) sync(ctx context.Context) error { return b.syncs.do(ctx) }
+
+func (b *member) syncRun() error {
+	if err := b.err(); err != nil {
+		return err
+	}
+	ctx := context.Background() // a sync that began is waited for: its error must not be lost
+	if commit := b.pool.commit.Load(); commit != b.stamped {
+		if err := b.stamps.Write(ctx, ondisk.Stamp{Commit: commit, Incarnation: b.pool.incarnation}); err != nil {
+			b.fail("write stamp", err)
+			return b.err()
+		}
+		b.stamped = commit
+	}
+	load := b.pace.begin()
+	start := time.Now()
+	err := b.store.Sync(ctx)
+	took := time.Since(start)
+	b.pace.end(load, took)
+	b.syncTime.Observe(took)
+	if err != nil && !mutant.On(mutant.SwallowSyncError) {
+		b.fail("sync", err)
+		return b.err()
+	}
+	return nil
+}
+
+// fail marks the backing as failed, durably, before anybody is told. The first
+// cause stays.
+func (b *member) fail(op string, cause error) {
+	text := fmt.Sprintf("%s: %v", op, cause)
+	if !b.failure.CompareAndSwap(nil, &text) {
+		return
+	}
+	b.pool.log.Error("backing failed", "backing", b.path, "op", op, "error", cause)
+	b.pool.recordFailure(b, text)
+}
+
+// writeTable writes slot-table entries; the caller syncs. It takes no context: a
+// stop half-way would look like a failure of the backing.
+func (b *member) writeTable(updates []ondisk.SlotUpdate) error {
+	ctx := context.Background()
+	b.tableMu.RLock()
+	defer b.tableMu.RUnlock()
+	if err := b.table.Write(ctx, updates); err != nil {
+		b.fail("write slot table", err)
+		return b.err()
+	}
+	return nil
+}
+
+func (b *member) wakeCleaner() {
+	select {
+	case b.wake <- struct{}{}:
+	default:
+	}
+}

@@ -1,0 +1,357 @@
+package tiering
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"sync"
+	"time"
+
+	"tierd/pkg/backing"
+	"tierd/pkg/metrics"
+	"tierd/tiering/extent"
+	"tierd/tiering/heat"
+	"tierd/tiering/plan"
+)
+
+// drainInterval is how often counted accesses are added to the scores.
+const drainInterval = time.Second
+
+// monitor is the clockwork of the tiering: it adds up heat, and once a cycle
+// plans, hands the plan to the relocator and saves the heat.
+type monitor struct {
+	pool *Pool
+	file *heat.File
+	path string
+
+	mu        sync.Mutex
+	opts      RelocationOptions
+	cycle     int64     // number of cycles since open
+	nextCycle time.Time // when the next plan is due
+	last      plan.Plan
+	lastTime  time.Time // of the last plan
+	paused    bool
+	service   []serviceTime // of each tier
+
+	cycleTime metrics.Histogram
+	planned   struct{ up, down, rebalance int64 } // bytes, over all plans
+}
+
+// serviceTime follows the mean time of one device read of a tier.
+type serviceTime struct {
+	requests uint64
+	sum      time.Duration
+	mean     time.Duration // 0: not enough seen yet
+}
+
+func newMonitor(p *Pool, o RelocationOptions, path string) *monitor {
+	return &monitor{pool: p, file: heat.NewFile(heat.PoolID(p.id)), path: path, opts: o, service: make([]serviceTime, len(p.tiers))}
+}
+
+func (m *monitor) headroom() float64 {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.opts.Headroom
+}
+
+func (m *monitor) loop(ctx context.Context) {
+	p := m.pool
+	m.mu.Lock()
+	m.nextCycle = p.clock.Now().Add(m.opts.Cycle)
+	m.mu.Unlock()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-p.heat.Full():
+			p.heat.Drain(p.clock.Now())
+			continue
+		case <-p.clock.After(drainInterval):
+		}
+		now := p.clock.Now()
+		p.heat.Drain(now)
+		m.mu.Lock()
+		due := !now.Before(m.nextCycle)
+		m.mu.Unlock()
+		if due {
+			m.runCycle(now)
+		}
+	}
+}
+
+// runCycle makes a plan, hands it to the relocator unless movement is paused, and
+// saves the heat.
+func (m *monitor) runCycle(now time.Time) {
+	start := time.Now()
+	p := m.pool
+	p.heat.Drain(now)
+	p.heat.Tick(now)
+	p.reloc.budget.NewCycle(now)
+	m.measure()
+	pl := m.plan(now)
+	m.mu.Lock()
+	m.cycle++
+	m.nextCycle = now.Add(m.opts.Cycle)
+	m.last, m.lastTime = pl, now
+	m.planned.up += pl.BytesUp
+	m.planned.down += pl.BytesDown
+	m.planned.rebalance += pl.BytesRebalance
+	cycle := m.cycle
+	paused := m.paused
+	m.mu.Unlock()
+	if !paused {
+		p.reloc.offer(pl.Moves)
+	}
+	if err := m.save(now); err != nil {
+		p.log.Warn("heat is not saved", "error", err)
+	}
+	took := time.Since(start)
+	m.cycleTime.Observe(took)
+	p.log.Debug("cycle", "number", cycle, "moves", len(pl.Moves), "bytes_up", pl.BytesUp, "bytes_down", pl.BytesDown, "took", took)
+}
+
+// measure brings the tiers' service times up to date from the device reads since
+// the last cycle.
+func (m *monitor) measure() {
+	const enough = 50 // reads that a mean is taken from
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for i, t := range m.pool.tiers {
+		s := &m.service[i]
+		var n uint64
+		var sum time.Duration
+		for _, b := range t.members {
+			n += b.stats.ops[OpRead].latency.Count()
+			sum += b.stats.ops[OpRead].latency.Sum()
+		}
+		if n-s.requests < enough {
+			continue
+		}
+		mean := (sum - s.sum) / time.Duration(n-s.requests)
+		if s.mean != 0 {
+			mean = (s.mean + mean) / 2
+		}
+		s.requests, s.sum, s.mean = n, sum, mean
+	}
+}
+
+// serviceTimes returns what one random read costs in each tier. Where too few
+// have been seen it goes by the kind of medium. Of two tiers the one declared
+// faster never counts as slower: reads that found a slow tier's data in some
+// cache on the way would turn the order of the tiers round.
+func (m *monitor) serviceTimes() []time.Duration {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	times := make([]time.Duration, len(m.service))
+	var before time.Duration
+	for i, s := range m.service {
+		d := s.mean
+		if d == 0 {
+			d = 200 * time.Microsecond
+			if m.pool.tiers[i].media == backing.HDD {
+				d = 8 * time.Millisecond
+			}
+		}
+		before = max(d, before+before/4)
+		times[i] = before
+	}
+	return times
+}
+
+// plan makes a plan for the state of now, within what is left of the budget.
+func (m *monitor) plan(now time.Time) plan.Plan {
+	m.mu.Lock()
+	o := m.opts
+	m.mu.Unlock()
+	p := m.pool
+	pol := plan.Defaults(p.size.Bytes())
+	pol.Cycle, pol.Hysteresis, pol.Headroom = o.Cycle, o.Hysteresis, o.Headroom
+	pol.AccessTime, pol.Horizon = p.opts.Heat.Position, p.opts.Heat.LongHalfLife
+	pol.BudgetBytes = m.budgetBytes(o, now)
+	if o.Planner != nil {
+		o.Planner(&pol)
+	}
+	return plan.Next(m.view(now), pol)
+}
+
+// budgetBytes returns what moves may write in the coming cycle; negative for any
+// amount.
+func (m *monitor) budgetBytes(o RelocationOptions, now time.Time) int64 {
+	left := int64(-1)
+	least := func(n int64) {
+		if n >= 0 && (left < 0 || n < left) {
+			left = n
+		}
+	}
+	cycle, day := m.pool.reloc.budget.Left()
+	least(cycle)
+	least(day)
+	open, rate, _ := o.Calendar.At(now)
+	if !open {
+		return 0
+	}
+	if rate == 0 {
+		rate = o.Limits.Rate
+	}
+	if rate > 0 {
+		least(int64(float64(rate) * o.Cycle.Seconds()))
+	}
+	return left
+}
+
+// view is the state of the pool as the planner sees it.
+func (m *monitor) view(now time.Time) plan.View {
+	p := m.pool
+	times := m.serviceTimes()
+	v := plan.View{Extents: func(yield func(plan.Extent) bool) { p.planExtents(now, yield) }}
+	for i, t := range p.tiers {
+		pt := plan.Tier{ID: t.id, Name: t.name, ServiceTime: times[i]}
+		for _, b := range t.members {
+			c := b.slots.Counts()
+			if b.err() != nil || b.draining.Load() {
+				continue
+			}
+			pt.Writable = true
+			pt.Slots += c.Total - c.Quarantined
+			pt.Free += c.Clean + c.Cleaning + c.Free
+			pt.Bandwidth += b.pace.rate()
+		}
+		v.Tiers = append(v.Tiers, pt)
+	}
+	return v
+}
+
+// planExtents yields every mapped extent with its heat, in one pass over the maps.
+func (p *Pool) planExtents(now time.Time, yield func(plan.Extent) bool) {
+	const chunk = 4096
+	scores := make([]heat.Score, chunk)
+	for _, v := range p.allVolumes() {
+		if v.gone.Load() {
+			continue
+		}
+		want := v.Policy().want
+		failed := v.failed.Load() != nil
+		first, n := extent.Index(0), 0
+		goOn := true
+		v.table.Range(func(i extent.Index, e extent.Entry) bool {
+			if !e.Mapped() {
+				return true
+			}
+			if n == 0 || i >= first+extent.Index(n) {
+				first = i
+				n = v.heat.Scores(first, scores[:min(chunk, int(v.table.Len()-first))], now)
+			}
+			var s heat.Score
+			if i < first+extent.Index(n) {
+				s = scores[i-first]
+			}
+			b := p.member(e.Location())
+			goOn = yield(plan.Extent{
+				Key: extent.Key{Volume: v.id, Index: i}, Tier: b.tier, Backing: b.id, Want: want,
+				Pinned: failed || b.err() != nil, Heat: s.Heat, Age: s.Age, SinceMove: s.SinceMove,
+			})
+			return goOn
+		})
+		if !goOn {
+			return
+		}
+	}
+}
+
+// load reads the heat of the last run. Heat is a hint: what cannot be read is
+// forgotten.
+func (m *monitor) load(now time.Time) {
+	f, err := os.Open(m.path)
+	if err != nil {
+		if !os.IsNotExist(err) {
+			m.pool.log.Warn("heat file cannot be read; starting cold", "error", err)
+		}
+		return
+	}
+	defer f.Close()
+	st, err := f.Stat()
+	if err != nil {
+		m.pool.log.Warn("heat file cannot be read; starting cold", "error", err)
+		return
+	}
+	rep, err := m.file.Load(m.pool.heat, f, st.Size(), now)
+	if err != nil {
+		m.pool.log.Warn("heat file cannot be used; starting cold", "error", err)
+		return
+	}
+	if rep.Bad > 0 {
+		m.pool.log.Warn("some of the heat file cannot be used", "chunks", rep.Chunks, "bad", rep.Bad)
+	}
+}
+
+// save writes what changed since the last time.
+func (m *monitor) save(now time.Time) error {
+	f, err := os.OpenFile(m.path, os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return fmt.Errorf("open heat file: %w", err)
+	}
+	_, err = m.file.Save(m.pool.heat, f, now)
+	if cerr := f.Close(); err == nil {
+		err = cerr
+	}
+	if err != nil {
+		return fmt.Errorf("save heat: %w", err)
+	}
+	return nil
+}
+
+// PlanNow returns what would be moved now, without doing it.
+func (p *Pool) PlanNow() plan.Plan {
+	now := p.clock.Now()
+	p.heat.Drain(now)
+	return p.monitor.plan(now)
+}
+
+// RunCycle starts a cycle at once. With wait it returns when its moves have
+// ended.
+func (p *Pool) RunCycle(ctx context.Context, wait bool) (plan.Plan, error) {
+	p.monitor.runCycle(p.clock.Now())
+	p.monitor.mu.Lock()
+	pl, paused := p.monitor.last, p.monitor.paused
+	p.monitor.mu.Unlock()
+	if paused {
+		return pl, fmt.Errorf("relocation is paused: %w", ErrBusy)
+	}
+	if wait {
+		return pl, p.reloc.waitIdle(ctx)
+	}
+	return pl, nil
+}
+
+// PauseRelocation stops movement after the moves under way; ResumeRelocation lets
+// it go on with the next cycle.
+func (p *Pool) PauseRelocation() {
+	p.monitor.mu.Lock()
+	p.monitor.paused = true
+	p.monitor.mu.Unlock()
+	p.reloc.offer(nil)
+	p.reloc.budget.Pause()
+}
+
+// ResumeRelocation ends a pause.
+func (p *Pool) ResumeRelocation() {
+	p.monitor.mu.Lock()
+	p.monitor.paused = false
+	p.monitor.mu.Unlock()
+	p.reloc.budget.Resume()
+}
+
+// SetRelocation changes the settings of the movement on the running pool.
+func (p *Pool) SetRelocation(o RelocationOptions) {
+	m := p.monitor
+	m.mu.Lock()
+	o.Workers, o.Verify, o.Planner = m.opts.Workers, m.opts.Verify, m.opts.Planner
+	if o.Cycle == 0 {
+		o.Cycle = m.opts.Cycle
+	}
+	m.nextCycle = m.nextCycle.Add(o.Cycle - m.opts.Cycle)
+	m.opts = o
+	m.mu.Unlock()
+	p.reloc.budget.SetLimits(o.Limits)
+	p.reloc.budget.SetCalendar(o.Calendar)
+}

@@ -1,0 +1,211 @@
+package ondisk
+
+import (
+	"cmp"
+	"context"
+	"encoding/binary"
+	"fmt"
+	"hash/crc32"
+	"slices"
+	"sync"
+
+	"github.com/google/uuid"
+
+	"tierd/pkg/backing"
+	"tierd/tiering/extent"
+)
+
+// Kind says what an entry of the slot table records.
+type Kind uint8
+
+const (
+	Free      Kind = iota // nothing: all zero
+	Owner                 // the extent that lives in the slot
+	Tombstone             // the extent that lived there last, unmapped with this sequence
+)
+
+func (k Kind) String() string {
+	if int(k) < 3 {
+		return [...]string{"free", "owner", "tombstone"}[k]
+	}
+	return fmt.Sprintf("kind %d", uint8(k))
+}
+
+// SlotEntry is what the table says of one slot. The zero SlotEntry is Free.
+type SlotEntry struct {
+	Kind Kind
+	Key  extent.Key
+	Seq  uint64 // incarnation<<40 | counter; the higher one of two is the later
+}
+
+// SlotUpdate is one entry to be written.
+type SlotUpdate struct {
+	Slot  extent.Slot
+	Entry SlotEntry
+}
+
+// SlotTable reads and writes the slot table of one backing, in whole blocks of
+// 4 KiB. It is safe for concurrent use; its lock orders the overlapping reads
+// and writes of the blocks.
+type SlotTable struct {
+	st     backing.Store
+	layout Layout
+	seed   uint32 // CRC of pool, backing and its id, which those of the entries continue
+
+	mu sync.Mutex
+}
+
+// NewSlotTable returns the table of a backing. Nothing is read yet.
+func NewSlotTable(st backing.Store, poolID, backingUUID uuid.UUID, id extent.BackingID, l Layout) *SlotTable {
+	var e encoder
+	e.uuid(poolID)
+	e.uuid(backingUUID)
+	e.u16(uint16(id))
+	return &SlotTable{st: st, layout: l, seed: crc32.Checksum(e.b, castagnoli)}
+}
+
+// encode writes e, the entry of slot, into b of 32 bytes; see doc.go.
+func (t *SlotTable) encode(b []byte, slot extent.Slot, e SlotEntry) {
+	clear(b[:entrySize])
+	if e.Kind == Free {
+		return
+	}
+	b[0] = byte(e.Kind)
+	binary.LittleEndian.PutUint32(b[4:], uint32(e.Key.Volume))
+	binary.LittleEndian.PutUint64(b[8:], uint64(e.Key.Index))
+	binary.LittleEndian.PutUint64(b[16:], e.Seq)
+	binary.LittleEndian.PutUint32(b[28:], t.crc(b, slot))
+}
+
+func (t *SlotTable) crc(b []byte, slot extent.Slot) uint32 {
+	var n [4]byte
+	binary.LittleEndian.PutUint32(n[:], uint32(slot))
+	return crc32.Update(crc32.Update(t.seed, castagnoli, n[:]), castagnoli, b[:28])
+}
+
+// decode returns the entry of slot in b, and whether it is valid.
+func (t *SlotTable) decode(b []byte, slot extent.Slot) (e SlotEntry, valid bool) {
+	b = b[:entrySize]
+	if b[0] == byte(Free) {
+		return SlotEntry{}, allZero(b)
+	}
+	if b[0] > byte(Tombstone) || binary.LittleEndian.Uint32(b[28:]) != t.crc(b, slot) {
+		return SlotEntry{}, false
+	}
+	return SlotEntry{
+		Kind: Kind(b[0]),
+		Key: extent.Key{
+			Volume: extent.VolumeID(binary.LittleEndian.Uint32(b[4:])),
+			Index:  extent.Index(binary.LittleEndian.Uint64(b[8:])),
+		},
+		Seq: binary.LittleEndian.Uint64(b[16:]),
+	}, true
+}
+
+// Write writes the updates; of two for one slot the later one wins. It does
+// not sync. Entries beside the updated ones are kept as they are, valid or
+// not. After an error some blocks may have been written.
+//
+// The slice is not changed. Neighbouring blocks are read and written in one
+// call each.
+func (t *SlotTable) Write(ctx context.Context, updates []SlotUpdate) error {
+	sorted := slices.Clone(updates)
+	slices.SortStableFunc(sorted, func(a, b SlotUpdate) int { return cmp.Compare(a.Slot, b.Slot) })
+	if n := len(sorted); n > 0 && uint32(sorted[n-1].Slot) >= t.layout.TableSlots {
+		return fmt.Errorf("write slot table: %w: slot %d of %d", ErrTooLarge, sorted[n-1].Slot, t.layout.TableSlots)
+	}
+	for _, u := range sorted {
+		if u.Entry.Kind > Tombstone {
+			return fmt.Errorf("write slot table: %w: %v", ErrTooLarge, u.Entry.Kind)
+		}
+	}
+
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	buf := alignedBytes(min(len(sorted), runBlocks) * blockSize)
+	for len(sorted) > 0 {
+		// A run is a row of blocks that each have an update.
+		first := uint32(sorted[0].Slot) / entriesPerBlock
+		last, n := first, 0
+		for n < len(sorted) {
+			b := uint32(sorted[n].Slot) / entriesPerBlock
+			if b > last+1 || b >= first+runBlocks {
+				break
+			}
+			last = b
+			n++
+		}
+		run := buf[:int(last-first+1)*blockSize]
+		off := t.layout.SlotTableOffset + int64(first)*blockSize
+		if err := t.st.ReadAt(ctx, run, off); err != nil {
+			return fmt.Errorf("write slot table: read entries beside: %w", err)
+		}
+		for _, u := range sorted[:n] {
+			at := int64(u.Slot)*entrySize - int64(first)*blockSize
+			t.encode(run[at:], u.Slot, u.Entry)
+		}
+		if err := t.st.WriteAt(ctx, run, off); err != nil {
+			return fmt.Errorf("write slot table: %w", err)
+		}
+		sorted = sorted[n:]
+	}
+	return nil
+}
+
+// runBlocks is the most blocks that Write and Scan take at once: 1 MiB.
+const runBlocks = 256
+
+// Read returns the entry of one slot, and whether it is valid.
+func (t *SlotTable) Read(ctx context.Context, slot extent.Slot) (e SlotEntry, valid bool, err error) {
+	if uint32(slot) >= t.layout.TableSlots {
+		return e, false, fmt.Errorf("read slot table: %w: slot %d of %d", ErrTooLarge, slot, t.layout.TableSlots)
+	}
+	b := alignedBytes(blockSize)
+	at := int64(slot) * entrySize
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if err := t.st.ReadAt(ctx, b, t.layout.SlotTableOffset+at/blockSize*blockSize); err != nil {
+		return e, false, fmt.Errorf("read slot table: %w", err)
+	}
+	e, valid = t.decode(b[at%blockSize:], slot)
+	return e, valid, nil
+}
+
+// Scan calls fn for each slot of the backing, in order, free ones included,
+// until fn returns false. An entry that is not valid comes as the zero entry:
+// its slot is to be kept out of use. The table may be written meanwhile, by fn
+// too; an entry is seen before or after. The room for later slots is not
+// looked at.
+func (t *SlotTable) Scan(ctx context.Context, fn func(slot extent.Slot, e SlotEntry, valid bool) bool) error {
+	slots := int64(t.layout.Slots)
+	buf := alignedBytes(runBlocks * blockSize)
+	for first := int64(0); first < slots; first += runBlocks * entriesPerBlock {
+		n := min(slots-first, runBlocks*entriesPerBlock)
+		run := buf[:roundUp(int(n)*entrySize)]
+		t.mu.Lock()
+		err := t.st.ReadAt(ctx, run, t.layout.SlotTableOffset+first*entrySize)
+		t.mu.Unlock()
+		if err != nil {
+			return fmt.Errorf("scan slot table: %w", err)
+		}
+		for i := range n {
+			slot := extent.Slot(first + i)
+			e, valid := t.decode(run[i*entrySize:], slot)
+			if !fn(slot, e, valid) {
+				return nil
+			}
+		}
+	}
+	return nil
+}
+
+// Zero makes all entries free, the room for later slots included. It does not
+// sync.
+func (t *SlotTable) Zero(ctx context.Context) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if err := t.st.Zero(ctx, t.layout.SlotTableOffset, t.layout.slotTableSize()); err != nil {
+		return fmt.Errorf("clear slot table: %w", err)
+	}
+	return nil
+}

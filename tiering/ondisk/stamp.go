@@ -1,0 +1,118 @@
+package ondisk
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"sync"
+
+	"github.com/google/uuid"
+
+	"tierd/pkg/backing"
+)
+
+// Stamp tells of the newest commit of the extent map that was finished before
+// a sync of the backing. A map of an older commit is a backup: slots may have
+// changed owner since.
+type Stamp struct {
+	Commit      uint64 // number of the last finished commit
+	Incarnation uint64
+}
+
+const stampMagic = "tierdST\n"
+
+// Stamps writes the stamp of one backing. It uses two blocks in turn, so that
+// a torn write leaves the stamp before it. That holds if each write is synced
+// before the next: at most one Write between two Syncs of the backing. It is
+// safe for concurrent use.
+type Stamps struct {
+	st     backing.Store
+	offset [2]int64
+	seed   []byte
+
+	mu         sync.Mutex
+	known      bool // generation and newest are what the backing has
+	generation uint64
+	newest     int // index of the block last written
+	block      []byte
+}
+
+// NewStamps returns the Stamps of a backing. Nothing is read yet.
+func NewStamps(st backing.Store, poolID, backingUUID uuid.UUID, l Layout) *Stamps {
+	return &Stamps{st: st, offset: l.StampOffset, seed: append(poolID[:], backingUUID[:]...), block: alignedBytes(blockSize)}
+}
+
+// Read returns the newest stamp on the backing, zero if none was ever written.
+// It is ErrCorrupt if something is there and neither block is valid, and
+// ErrNewerFormat if a later version wrote one.
+func (s *Stamps) Read(ctx context.Context) (Stamp, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	v, err := s.readLocked(ctx)
+	if err != nil {
+		return Stamp{}, fmt.Errorf("read stamp: %w", err)
+	}
+	return v, nil
+}
+
+func (s *Stamps) readLocked(ctx context.Context) (best Stamp, err error) {
+	s.generation, s.newest, s.known = 0, 1, false
+	var sum headState
+	for i, off := range s.offset {
+		b, state, err := readStructure(ctx, s.st, off, blockSize, stampMagic, s.seed)
+		if err != nil {
+			return Stamp{}, err
+		}
+		if state == absent && !allZero(b) {
+			state = damaged
+		}
+		sum = max(sum, state)
+		if h, _ := parseHead(b, stampMagic, blockSize); state == valid && h.generation > s.generation {
+			s.generation, s.newest = h.generation, i
+			best = Stamp{
+				Commit:      binary.LittleEndian.Uint64(b[headSize:]),
+				Incarnation: binary.LittleEndian.Uint64(b[headSize+8:]),
+			}
+		}
+	}
+	switch sum {
+	case newer:
+		return Stamp{}, ErrNewerFormat
+	case damaged:
+		return Stamp{}, ErrCorrupt
+	}
+	s.known = true
+	return best, nil
+}
+
+// Write writes v into the block that does not hold the newest stamp. It does
+// not sync, and reads the backing only the first time. After an error the
+// other block is untouched, and the next Write uses the same one.
+func (s *Stamps) Write(ctx context.Context, v Stamp) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.known {
+		if _, err := s.readLocked(ctx); err != nil {
+			return fmt.Errorf("write stamp: %w", err)
+		}
+	}
+	clear(s.block)
+	binary.LittleEndian.PutUint64(s.block[headSize:], v.Commit)
+	binary.LittleEndian.PutUint64(s.block[headSize+8:], v.Incarnation)
+	sealHead(s.block, stampMagic, s.generation+1, s.seed)
+	if err := s.st.WriteAt(ctx, s.block, s.offset[1-s.newest]); err != nil {
+		return fmt.Errorf("write stamp: %w", err)
+	}
+	s.generation++
+	s.newest = 1 - s.newest
+	return nil
+}
+
+func allZero(b []byte) bool {
+	for _, c := range b {
+		if c != 0 {
+			return false
+		}
+	}
+	return true
+}

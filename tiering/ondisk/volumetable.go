@@ -1,0 +1,194 @@
+package ondisk
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+
+	"tierd/pkg/backing"
+	"tierd/tiering/extent"
+)
+
+// VolumeState says whether a volume is in use or being deleted.
+type VolumeState uint8
+
+const (
+	VolumeActive   VolumeState = iota + 1
+	VolumeDeleting             // no longer exported; its extents are being unmapped
+)
+
+// VolumeRecord is a volume as the backings know it. Name and Policy have at
+// most 255 bytes each.
+type VolumeRecord struct {
+	ID       extent.VolumeID
+	UUID     uuid.UUID
+	Name     string
+	Size     int64 // bytes
+	Policy   string
+	State    VolumeState
+	Created  time.Time // stored in nanoseconds, UTC
+	ReadOnly bool
+}
+
+// VolumeTable is one copy of the volume table.
+type VolumeTable struct {
+	Generation uint64 // of the metadata it was made from; the higher of two copies is the newer
+	NextVolume extent.VolumeID
+	Volumes    []VolumeRecord
+}
+
+const (
+	volumeMagic    = "tierdVT\n"
+	maxVolumeTable = 1 << 30
+)
+
+// WriteVolumeTable writes t over the copy that is not the newest, or over a
+// damaged one, and does not sync. To be safe against a cut, sync the backing
+// after it and before the next WriteVolumeTable: then one whole copy, old or
+// new, is on the backing at every moment.
+//
+// t.Generation has to be higher than that of the newest copy, unless this is
+// the first: a lower one is ErrCorrupt, since a reader would not find it.
+// ErrTooLarge: the volumes do not fit.
+func WriteVolumeTable(ctx context.Context, st backing.Store, l Layout, poolID uuid.UUID, t VolumeTable) error {
+	b, err := encodeVolumeTable(t, l.VolumeTableSize, poolID)
+	if err != nil {
+		return fmt.Errorf("write volume table: %w", err)
+	}
+	copies, err := readVolumeCopies(ctx, st, l, poolID)
+	if err != nil {
+		return fmt.Errorf("write volume table: %w", err)
+	}
+	to := 0
+	switch a, z := copies[0], copies[1]; {
+	case a.state == newer || z.state == newer:
+		return fmt.Errorf("write volume table: %w", ErrNewerFormat)
+	case a.state == valid && (z.state != valid || a.table.Generation >= z.table.Generation):
+		to = 1
+	}
+	if c := copies[1-to]; c.state == valid && c.table.Generation >= t.Generation {
+		return fmt.Errorf("write volume table: %w: generation %d is there, to be written is %d", ErrCorrupt, c.table.Generation, t.Generation)
+	}
+	if err := st.WriteAt(ctx, b, l.VolumeTableOffset[to]); err != nil {
+		return fmt.Errorf("write volume table: %w", err)
+	}
+	return nil
+}
+
+// ReadVolumeTable returns the newest valid copy, and an empty table if none
+// was ever written. It is ErrCorrupt if something is there and neither copy is
+// valid, and ErrNewerFormat if a later version wrote one.
+func ReadVolumeTable(ctx context.Context, st backing.Store, l Layout, poolID uuid.UUID) (VolumeTable, error) {
+	copies, err := readVolumeCopies(ctx, st, l, poolID)
+	if err != nil {
+		return VolumeTable{}, fmt.Errorf("read volume table: %w", err)
+	}
+	best := copies[0]
+	if c := copies[1]; c.state == valid && (best.state != valid || c.table.Generation > best.table.Generation) {
+		best = c
+	}
+	switch max(copies[0].state, copies[1].state) {
+	case newer:
+		return VolumeTable{}, fmt.Errorf("read volume table: %w", ErrNewerFormat)
+	case damaged:
+		return VolumeTable{}, fmt.Errorf("read volume table: %w", ErrCorrupt)
+	}
+	return best.table, nil
+}
+
+// volumeCopy is what one of the two places holds.
+type volumeCopy struct {
+	table VolumeTable // if valid
+	state headState
+}
+
+func readVolumeCopies(ctx context.Context, st backing.Store, l Layout, poolID uuid.UUID) (copies [2]volumeCopy, err error) {
+	for i, off := range l.VolumeTableOffset {
+		b, state, err := readStructure(ctx, st, off, l.VolumeTableSize, volumeMagic, poolID[:])
+		if err != nil {
+			return copies, err
+		}
+		if state == absent && !allZero(b) {
+			state = damaged
+		}
+		if state == valid {
+			if copies[i].table, err = decodeVolumeTable(b); err != nil {
+				state = damaged
+			}
+		}
+		copies[i].state = state
+	}
+	return copies, nil
+}
+
+// encodeVolumeTable returns the bytes of t; see doc.go.
+func encodeVolumeTable(t VolumeTable, area int64, poolID uuid.UUID) ([]byte, error) {
+	var e encoder
+	e.zero(headSize)
+	e.u32(uint32(len(t.Volumes)))
+	e.u32(uint32(t.NextVolume))
+	e.zero(8)
+	for _, v := range t.Volumes {
+		if err := errors.Join(checkText("volume name", v.Name), checkText("policy", v.Policy)); err != nil {
+			return nil, err
+		}
+		e.record(func() {
+			e.u32(uint32(v.ID))
+			e.u8(uint8(v.State))
+			e.u8(map[bool]uint8{true: 1}[v.ReadOnly])
+			e.uuid(v.UUID)
+			e.i64(v.Size)
+			e.i64(unixNano(v.Created))
+			e.text(v.Name)
+			e.text(v.Policy)
+		})
+	}
+	n := roundUp(len(e.b))
+	if int64(n) > area {
+		return nil, fmt.Errorf("%w: volume table of %d volumes has %d bytes, room is for %d", ErrTooLarge, len(t.Volumes), n, area)
+	}
+	b := alignedBytes(n)
+	copy(b, e.b)
+	sealHead(b, volumeMagic, t.Generation, poolID[:])
+	return b, nil
+}
+
+// decodeVolumeTable decodes a structure whose head is valid.
+func decodeVolumeTable(b []byte) (VolumeTable, error) {
+	h, _ := parseHead(b, volumeMagic, maxVolumeTable)
+	t := VolumeTable{Generation: h.generation}
+	d := &decoder{b: b[headSize:]}
+	n := d.u32()
+	t.NextVolume = extent.VolumeID(d.u32())
+	d.take(8)
+	for i := uint32(0); i < n && !d.short; i++ {
+		d.record(func(r *decoder) {
+			v := VolumeRecord{ID: extent.VolumeID(r.u32()), State: VolumeState(r.u8()), ReadOnly: r.u8() != 0}
+			v.UUID, v.Size, v.Created = r.uuid(), r.i64(), fromUnixNano(r.i64())
+			v.Name, v.Policy = r.text(), r.text()
+			t.Volumes = append(t.Volumes, v)
+		})
+	}
+	if d.short {
+		return VolumeTable{}, fmt.Errorf("%w: volume table: records end too soon", ErrCorrupt)
+	}
+	return t, nil
+}
+
+// unixNano stores the zero Time as 0.
+func unixNano(t time.Time) int64 {
+	if t.IsZero() {
+		return 0
+	}
+	return t.UnixNano()
+}
+
+func fromUnixNano(n int64) time.Time {
+	if n == 0 {
+		return time.Time{}
+	}
+	return time.Unix(0, n).UTC()
+}

@@ -1,0 +1,545 @@
+package tiering
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"strings"
+
+	"github.com/google/uuid"
+
+	"tierd/pkg/backing"
+	"tierd/tiering/extent"
+	"tierd/tiering/extentmap"
+	"tierd/tiering/heat"
+	"tierd/tiering/mutant"
+	"tierd/tiering/ondisk"
+	"tierd/tiering/registry"
+	"tierd/tiering/stagedlog"
+)
+
+// bootID returns the kernel's name for the running boot.
+func bootID() (string, error) {
+	b, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return "", fmt.Errorf("read boot id: %w", err)
+	}
+	return strings.TrimSpace(string(b)), nil
+}
+
+// Open opens a pool for use. The order of its steps is what makes a second crash
+// during recovery harmless:
+//
+//  1. The metadata is opened, which locks it, and the members are found and
+//     checked against it. Nothing has been written.
+//  2. The incarnation is raised in the metadata, which also takes back the
+//     clean-stop mark.
+//  3. After an unclean stop, every backing is synced: data that was answered and
+//     sits in the page cache belongs to nobody's dirty marks any more.
+//  4. The superblocks get the new incarnation.
+//  5. The maps are read, and the staged log is replayed on top of them if it is of
+//     the same boot, incarnation and backings. What it adds is committed, and only
+//     then does the log start anew.
+//  6. Background work starts; the slot tables are compared with the map.
+func Open(ctx context.Context, o Options) (*Pool, error) {
+	o.setDefaults()
+	if o.BootID == "" {
+		id, err := bootID()
+		if err != nil {
+			return nil, err
+		}
+		o.BootID = id
+	}
+	db, err := extentmap.Open(o.Metadata, extentmap.Options{Fault: o.Fault})
+	if err != nil {
+		return nil, fmt.Errorf("metadata %s: %w", o.Metadata, err)
+	}
+	op := &opening{o: o, db: db, found: make(map[extent.BackingID]*candidate)}
+	p, err := op.run(ctx)
+	if err != nil {
+		op.abort()
+		return nil, err
+	}
+	return p, nil
+}
+
+// opening is one run of Open.
+type opening struct {
+	o     Options
+	db    *extentmap.DB
+	state extentmap.State
+	pool  *Pool
+	found map[extent.BackingID]*candidate
+	warn  []string
+}
+
+// candidate is an opened backing with what its superblock says.
+type candidate struct {
+	spec  BackingSpec
+	store backing.Store
+	sb    *ondisk.Superblock
+}
+
+// abort closes what was opened.
+func (op *opening) abort() {
+	if p := op.pool; p != nil {
+		p.cancel()
+		if p.committer.ch != nil {
+			p.committer.close()
+		}
+		for _, v := range p.byID {
+			v.rounds.drain()
+			_ = v.table.Close()
+		}
+		p.eachMember(func(b *member) { b.syncs.drain() })
+		if p.staged.log != nil {
+			_ = p.staged.log.Close()
+		}
+		p.heat.Close()
+	}
+	for _, c := range op.found {
+		_ = c.store.Close()
+	}
+	_ = op.db.Close()
+}
+
+func (op *opening) run(ctx context.Context) (*Pool, error) {
+	op.state = op.db.State()
+	pr := op.state.Pool
+	if pr.State != extentmap.PoolActive {
+		return nil, refuse("the creation of the pool in %s was not finished; run pool create again", op.o.Metadata)
+	}
+	if err := ondisk.Features(pr.Features).Check(false); err != nil {
+		return nil, fmt.Errorf("metadata %s: %w", op.o.Metadata, err)
+	}
+	if err := op.findMembers(ctx); err != nil {
+		return nil, err
+	}
+	clean := pr.CleanStop
+	if err := op.build(ctx); err != nil {
+		return nil, err
+	}
+	p := op.pool
+	if err := op.raiseIncarnation(); err != nil {
+		return nil, err
+	}
+	op.adoptMembers(clean)
+	if err := op.loadMaps(); err != nil {
+		return nil, err
+	}
+	p.committer.start(p)
+	if err := op.recover(clean); err != nil {
+		return nil, err
+	}
+	if err := op.startLog(); err != nil {
+		return nil, err
+	}
+	p.warnings = op.warn
+	for _, w := range op.warn {
+		p.log.Warn(w)
+	}
+	p.start(clean)
+	return p, nil
+}
+
+// findMembers opens the configured backings and those the metadata remembers, and
+// tells them apart by their superblocks. Every member that serves must be there,
+// once, and neither older nor newer than the metadata.
+func (op *opening) findMembers(ctx context.Context) error {
+	specs := op.o.Backings
+	known := make(map[string]bool)
+	for _, s := range specs {
+		known[s.Path] = true
+	}
+	for _, m := range op.state.Members {
+		if !known[m.Path] && m.State != extentmap.MemberForgotten {
+			specs = append(specs[:len(specs):len(specs)], BackingSpec{Path: m.Path, Media: op.mediaOf(m.Tier)})
+		}
+	}
+	missing := make(map[string]error)
+	for _, spec := range specs {
+		if err := op.tryCandidate(ctx, spec); err != nil {
+			if !errors.Is(err, fs.ErrNotExist) {
+				return err
+			}
+			missing[spec.Path] = err
+		}
+	}
+	for _, m := range op.state.Members {
+		if m.State == extentmap.MemberForgotten {
+			continue
+		}
+		c := op.found[m.ID]
+		if c == nil {
+			return refuse("backing %s of tier %s is missing (id %d, %s)", m.Path, op.tierName(m.Tier), m.ID, m.UUID)
+		}
+		if err := op.checkMember(ctx, m, c); err != nil {
+			return err
+		}
+		delete(missing, c.spec.Path)
+		if c.spec.Path != m.Path {
+			op.warn = append(op.warn, fmt.Sprintf("backing %d was at %s and is at %s now", m.ID, m.Path, c.spec.Path))
+		}
+	}
+	for path := range missing {
+		op.warn = append(op.warn, fmt.Sprintf("backing %s is configured, but does not exist and is not part of the pool", path))
+	}
+	return nil
+}
+
+func (op *opening) tierName(id extent.TierID) string {
+	for _, t := range op.state.Tiers {
+		if t.ID == id {
+			return t.Name
+		}
+	}
+	return fmt.Sprint(id)
+}
+
+func (op *opening) mediaOf(id extent.TierID) backing.Media {
+	for _, t := range op.state.Tiers {
+		if t.ID == id {
+			return backing.Media(t.Media)
+		}
+	}
+	return ""
+}
+
+// tryCandidate opens one backing. A backing of another pool is refused; one that
+// belongs to none is only mentioned.
+func (op *opening) tryCandidate(ctx context.Context, spec BackingSpec) error {
+	st, err := op.o.OpenStore(ctx, spec, false, false)
+	if err != nil {
+		return fmt.Errorf("open backing %s: %w", spec.Path, err)
+	}
+	keep := false
+	defer func() {
+		if !keep {
+			_ = st.Close()
+		}
+	}()
+	sb, err := ondisk.ReadSuperblock(ctx, st)
+	if errors.Is(err, ondisk.ErrNoSuperblock) {
+		op.warn = append(op.warn, fmt.Sprintf("backing %s is configured, but carries no superblock and is not part of the pool", spec.Path))
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("backing %s: %w", spec.Path, err)
+	}
+	if sb.PoolID != op.state.Pool.ID {
+		return refuse("backing %s belongs to pool %s, not to %s", spec.Path, sb.PoolID, op.state.Pool.ID)
+	}
+	if other := op.found[sb.Backing]; other != nil {
+		return refuse("backings %s and %s are copies of each other (id %d); take one away", other.spec.Path, spec.Path, sb.Backing)
+	}
+	keep = true
+	op.found[sb.Backing] = &candidate{spec: spec, store: st, sb: sb}
+	return nil
+}
+
+// checkMember compares a backing with what the metadata says of it.
+func (op *opening) checkMember(ctx context.Context, m extentmap.Member, c *candidate) error {
+	pr := op.state.Pool
+	switch {
+	case c.sb.BackingUUID != m.UUID:
+		return refuse("backing %s has the id of another one (%s instead of %s)", c.spec.Path, c.sb.BackingUUID, m.UUID)
+	case c.store.Size() < c.sb.Layout.Size:
+		return refuse("backing %s has %d bytes, and %d by its superblock: it was cut off", c.spec.Path, c.store.Size(), c.sb.Layout.Size)
+	case c.sb.Incarnation < m.Incarnation:
+		return refuse("backing %s is an old copy (incarnation %d, the pool knows %d)", c.spec.Path, c.sb.Incarnation, m.Incarnation)
+	case c.sb.Incarnation > pr.Incarnation:
+		return refuse("metadata %s is older than backing %s (incarnation %d against %d): it was restored from a copy", op.o.Metadata, c.spec.Path, pr.Incarnation, c.sb.Incarnation)
+	}
+	stamp, err := ondisk.NewStamps(c.store, pr.ID, m.UUID, c.sb.Layout).Read(ctx)
+	if err != nil {
+		return fmt.Errorf("backing %s: read stamp: %w", c.spec.Path, err)
+	}
+	if stamp.Commit > pr.Commit {
+		return refuse("metadata %s is older than backing %s (commit %d against %d): it was restored from a copy", op.o.Metadata, c.spec.Path, pr.Commit, stamp.Commit)
+	}
+	return nil
+}
+
+// build makes the Pool with its tiers and members. Nothing runs yet.
+func (op *opening) build(context.Context) error {
+	pr := op.state.Pool
+	size, err := extent.NewSize(pr.ExtentSize)
+	if err != nil {
+		return fmt.Errorf("metadata %s: %w", op.o.Metadata, err)
+	}
+	o := op.o
+	p := &Pool{
+		id: pr.ID, size: size, incarnation: pr.Incarnation + 1, opts: o, log: o.Logger, clock: o.Clock, started: o.Clock.Now(),
+		db: op.db, reg: registry.New(size), heat: heat.New(o.Heat, size, o.Clock.Now()),
+		byName: make(map[string]*Volume), byID: make(map[extent.VolumeID]*Volume),
+	}
+	op.pool = p
+	p.ctx, p.cancel = context.WithCancel(context.Background())
+	p.commit.Store(pr.Commit)
+	p.staged.seq = p.incarnation << seqBits
+	p.heal.done = make(chan struct{})
+	p.cleaner.pool, p.cleaner.wake = p, make(chan struct{}, 1)
+	for _, t := range op.state.Tiers {
+		p.tiers = append(p.tiers, &tier{id: t.ID, name: t.Name, media: backing.Media(t.Media)})
+	}
+	for _, m := range op.state.Members {
+		c := op.found[m.ID]
+		if c == nil {
+			continue // forgotten
+		}
+		spec := c.spec
+		if spec.Media == "" {
+			spec.Media = op.mediaOf(m.Tier)
+		}
+		b := newMember(p, m, spec, c.store, c.sb.Layout)
+		b.draining.Store(m.State == extentmap.MemberDraining)
+		p.members[m.ID].Store(b)
+		p.tiers[m.Tier].members = append(p.tiers[m.Tier].members, b)
+	}
+	p.reloc = newRelocator(p, o.Relocation)
+	p.monitor = newMonitor(p, o.Relocation, heatPath(o.Metadata))
+	return nil
+}
+
+// raiseIncarnation makes this open known before anything else is written.
+func (op *opening) raiseIncarnation() error {
+	p := op.pool
+	_, err := p.commitNow(&extentmap.Changes{Pool: func(r *extentmap.PoolRecord) {
+		r.Incarnation, r.CleanStop = p.incarnation, false
+	}})
+	if err != nil {
+		return fmt.Errorf("raise incarnation: %w", err)
+	}
+	return nil
+}
+
+// adoptMembers syncs the backings after an unclean stop and gives them the new
+// incarnation. A backing on which that fails has failed.
+func (op *opening) adoptMembers(clean bool) {
+	ctx := context.Background() // a stop half-way would look like a failure of a backing
+	p := op.pool
+	p.eachMember(func(b *member) {
+		if b.err() != nil {
+			return
+		}
+		if !clean && !mutant.On(mutant.CleanDirtySetAtRun) {
+			if err := b.store.Sync(ctx); err != nil {
+				b.fail("sync at open", err)
+				return
+			}
+		}
+		if err := p.writeSuperblock(ctx, b); err != nil {
+			b.fail("write superblock", err)
+		}
+	})
+	var changed []extentmap.Member
+	for _, m := range p.db.State().Members {
+		b := p.members[m.ID].Load()
+		if b == nil || b.err() != nil {
+			continue
+		}
+		m.Incarnation, m.Path, m.Instance = p.incarnation, b.path, b.store.Instance()
+		changed = append(changed, m)
+	}
+	if _, err := p.commitNow(&extentmap.Changes{Members: changed}); err != nil {
+		p.log.Error("cannot record the members' incarnation", "error", err)
+	}
+}
+
+// loadMaps reads the maps of all volumes and claims their slots.
+func (op *opening) loadMaps() error {
+	p := op.pool
+	for _, r := range op.state.Volumes {
+		v, err := p.newVolume(r)
+		if err != nil {
+			return err
+		}
+		p.publish(v)
+		err = p.db.LoadMap(r.ID, func(first extent.Index, locs []extent.Location) error {
+			for i, l := range locs {
+				if l.IsZero() {
+					continue
+				}
+				idx := first + extent.Index(i)
+				if idx >= v.table.Len() {
+					return fmt.Errorf("extent %d is past the end", idx)
+				}
+				b := p.member(l)
+				if b == nil {
+					return fmt.Errorf("extent %d is on backing %d, which is not part of the pool", idx, l.Backing)
+				}
+				if err := b.slots.Claim(l.Slot); err != nil {
+					return fmt.Errorf("extent %d on backing %s: %w", idx, b.path, err)
+				}
+				v.setEntry(idx, extent.Entry(0).At(l))
+			}
+			return nil
+		})
+		if err != nil {
+			return fmt.Errorf("read map of volume %s: %w; run pool check", r.Name, err)
+		}
+	}
+	return nil
+}
+
+// identity is what a staged log must match to be replayed.
+func (op *opening) identity(incarnation uint64) stagedlog.Identity {
+	id := stagedlog.Identity{
+		PoolID: op.pool.id, Incarnation: incarnation, BootID: op.o.BootID, Instances: make(map[extent.BackingID]string),
+	}
+	op.pool.eachMember(func(b *member) { id.Instances[b.id] = b.store.Instance() })
+	return id
+}
+
+// recover replays the staged log of a pool that was not stopped cleanly, and
+// commits what that adds. If the log is void, answered changes may be lost, and
+// the continuity id changes.
+func (op *opening) recover(clean bool) error {
+	if clean {
+		return nil
+	}
+	p := op.pool
+	pr := op.state.Pool
+	id := op.identity(pr.LogIncarnation)
+	path := stagedLogPath(op.o.Metadata)
+	recs, void, err := stagedlog.Read(path, id, p.commit.Load())
+	if mutant.On(mutant.IgnoreBootID) && void != "" {
+		id.BootID = pr.BootID
+		recs, void, err = stagedlog.Read(path, id, p.commit.Load())
+	}
+	switch {
+	case errors.Is(err, stagedlog.ErrMapOlder):
+		return refuse("metadata %s is older than its staged log: it was restored from a copy", op.o.Metadata)
+	case errors.Is(err, fs.ErrNotExist):
+		void = "it does not exist"
+	case err != nil && !errors.Is(err, stagedlog.ErrGap):
+		return fmt.Errorf("read staged log: %w", err)
+	case err != nil:
+		void = err.Error()
+	}
+	if void != "" {
+		cont := uuid.New()
+		op.warn = append(op.warn, fmt.Sprintf("the pool was not stopped cleanly and its staged log cannot be used (%s): answered writes that were not flushed may be lost", void))
+		if _, err := p.commitNow(&extentmap.Changes{Pool: func(r *extentmap.PoolRecord) { r.Continuity = cont }}); err != nil {
+			return fmt.Errorf("renew continuity id: %w", err)
+		}
+	}
+	n, err := p.replay(recs)
+	if err != nil {
+		return fmt.Errorf("replay staged log: %w", err)
+	}
+	p.log.Info("recovered from an unclean stop", "records", len(recs), "changed extents", n, "void", void)
+	return nil
+}
+
+// replay applies the records on top of the maps and commits the outcome. Each
+// record sets the absolute state of its extents, so the last one counts, and
+// records that were committed before do no harm.
+func (p *Pool) replay(recs []stagedlog.Record) (changed int, err error) {
+	type final struct {
+		to   extent.Location
+		seq  uint64
+		move bool
+	}
+	last := make(map[extent.Key]final)
+	for _, r := range recs {
+		v := p.byID[r.Volume]
+		if v == nil {
+			continue // deleted since: ids are never reused
+		}
+		for i := r.First; i < r.First+r.Count && i < v.table.Len(); i++ {
+			last[extent.Key{Volume: r.Volume, Index: i}] = final{r.To, r.Seq, r.Kind == stagedlog.Move}
+		}
+	}
+	type claim struct {
+		v *Volume
+		r stagedRecord
+	}
+	var claims []claim
+	now := p.clock.Now()
+	for k, f := range last {
+		v := p.byID[k.Volume]
+		old := v.table.Load(k.Index)
+		from := old.Location()
+		if from == f.to {
+			continue
+		}
+		if !f.to.IsZero() && p.member(f.to) == nil {
+			return 0, fmt.Errorf("%v is on backing %d, which is not part of the pool", k, f.to.Backing)
+		}
+		if !from.IsZero() {
+			p.member(from).slots.Vacate(from.Slot)
+		}
+		claims = append(claims, claim{v, stagedRecord{
+			seq: f.seq, index: k.Index, from: from, entry: old.At(f.to) | extent.FlagStaged, move: f.move, since: now,
+		}})
+	}
+	touched := make(map[*Volume]bool)
+	for _, c := range claims {
+		if l := c.r.entry.Location(); !l.IsZero() {
+			if err := p.member(l).slots.Claim(l.Slot); err != nil {
+				return 0, fmt.Errorf("%v: %w", extent.Key{Volume: c.v.id, Index: c.r.index}, err)
+			}
+		}
+		c.v.setEntry(c.r.index, c.r.entry)
+		c.v.stagedRecs = append(c.v.stagedRecs, c.r)
+		touched[c.v] = true
+	}
+	for v := range touched {
+		if err := v.Flush(context.Background()); err != nil {
+			return 0, err
+		}
+	}
+	return len(claims), nil
+}
+
+// startLog makes the log of this incarnation the valid one. Whatever the old one
+// held is committed by now.
+func (op *opening) startLog() error {
+	p := op.pool
+	_, err := p.commitNow(&extentmap.Changes{Pool: func(r *extentmap.PoolRecord) {
+		r.LogIncarnation, r.BootID = p.incarnation, op.o.BootID
+	}})
+	if err != nil {
+		return fmt.Errorf("start staged log: %w", err)
+	}
+	path := stagedLogPath(op.o.Metadata)
+	id := op.identity(p.incarnation)
+	log, err := stagedlog.Open(path, id, p.commit.Load(), p.staged.seq+1)
+	if errors.Is(err, fs.ErrNotExist) {
+		if err := stagedlog.Create(path, logBytes); err != nil {
+			return fmt.Errorf("create staged log: %w", err)
+		}
+		log, err = stagedlog.Open(path, id, p.commit.Load(), p.staged.seq+1)
+	}
+	if err != nil {
+		return fmt.Errorf("open staged log: %w", err)
+	}
+	p.staged.log = log
+	return nil
+}
+
+// start starts the background work.
+func (p *Pool) start(clean bool) {
+	now := p.clock.Now()
+	p.monitor.load(now)
+	if clean {
+		close(p.heal.done)
+	} else {
+		p.wg.Go(func() { p.healTables(p.ctx) })
+	}
+	p.wg.Go(p.cleaner.loop)
+	p.eachMember(func(b *member) { p.wg.Go(b.cleanLoop) })
+	p.wg.Go(p.roundLoop)
+	for range p.reloc.workers {
+		p.wg.Go(func() { p.reloc.work(p.ctx) })
+	}
+	p.wg.Go(func() { p.monitor.loop(p.ctx) })
+	for _, v := range p.allVolumes() {
+		if v.gone.Load() {
+			p.wg.Go(func() { p.reclaim(v) })
+		}
+	}
+}

@@ -1,0 +1,332 @@
+package plan_test
+
+import (
+	"reflect"
+	"slices"
+	"testing"
+	"time"
+
+	"tierd/tiering/extent"
+	"tierd/tiering/plan"
+)
+
+const mib = 1 << 20
+
+// threeTiers returns tiers of the given sizes at 2, 10 and 20 ms.
+func threeTiers(ssd, fc, sata int64) []plan.Tier {
+	return []plan.Tier{
+		{ID: 0, Name: "ssd", Slots: ssd, Free: ssd, ServiceTime: 2 * time.Millisecond, Bandwidth: 500e6, Writable: true},
+		{ID: 1, Name: "fc", Slots: fc, Free: fc, ServiceTime: 10 * time.Millisecond, Bandwidth: 200e6, Writable: true},
+		{ID: 2, Name: "sata", Slots: sata, Free: sata, ServiceTime: 20 * time.Millisecond, Bandwidth: 100e6, Writable: true},
+	}
+}
+
+// at returns extent i of volume 1 in tier t with the heat of rate accesses per
+// second, known for a day.
+func at(i int, t extent.TierID, rate float64) plan.Extent {
+	return plan.Extent{Key: extent.Key{Volume: 1, Index: extent.Index(i)}, Tier: t, Heat: rate * 0.01, Age: 288, SinceMove: plan.NeverMoved}
+}
+
+// view makes a view of tiers that hold extents.
+func view(tiers []plan.Tier, extents ...plan.Extent) plan.View {
+	tiers = slices.Clone(tiers)
+	for _, e := range extents {
+		for i := range tiers {
+			if tiers[i].ID == e.Tier {
+				tiers[i].Free--
+			}
+		}
+	}
+	return plan.View{Tiers: tiers, Extents: func(yield func(plan.Extent) bool) {
+		for _, e := range extents {
+			if !yield(e) {
+				return
+			}
+		}
+	}}
+}
+
+// policy is the defaults, with a heat of 10 ms an access and no headroom.
+func policy() plan.Policy {
+	p := plan.Defaults(mib)
+	p.AccessTime = 10 * time.Millisecond
+	p.Headroom = 0
+	return p
+}
+
+func with[T any](v T, change func(*T)) T {
+	change(&v)
+	return v
+}
+
+func TestNext(t *testing.T) {
+	type move struct {
+		index    extent.Index
+		from, to extent.TierID
+		reason   plan.Reason
+	}
+	type rejected map[plan.Reason]int64
+	for _, tc := range []struct {
+		name     string
+		view     plan.View
+		policy   plan.Policy
+		moves    []move
+		rejected rejected
+	}{
+		{
+			name:     "hot goes straight to the top",
+			view:     view(threeTiers(4, 4, 4), at(0, 2, 5), at(1, 2, 0)),
+			policy:   policy(),
+			moves:    []move{{0, 2, 0, plan.ReasonHot}},
+			rejected: rejected{plan.ReasonNoGain: 1},
+		},
+		{
+			name:     "nothing is hot: do nothing",
+			view:     view(threeTiers(4, 4, 4), at(0, 2, 0), at(1, 1, 0), at(2, 0, 0)),
+			policy:   policy(),
+			rejected: rejected{plan.ReasonNoGain: 3},
+		},
+		{
+			name:     "the copy would cost more than it earns",
+			view:     view(threeTiers(4, 4, 4), at(0, 2, 1e-6)),
+			policy:   policy(),
+			rejected: rejected{plan.ReasonNoGain: 1},
+		},
+		{
+			name:     "room is made first",
+			view:     view(threeTiers(1, 0, 2), at(0, 2, 5), at(1, 0, 1)),
+			policy:   policy(),
+			moves:    []move{{1, 0, 2, plan.ReasonCold}, {0, 2, 0, plan.ReasonHot}},
+			rejected: rejected{},
+		},
+		{
+			name:     "hysteresis keeps equals apart",
+			view:     view(threeTiers(1, 0, 2), at(0, 2, 1.2), at(1, 0, 1)),
+			policy:   policy(),
+			rejected: rejected{plan.ReasonNoGain: 2},
+		},
+		{
+			name:     "hottest up first when only the top has a slot",
+			view:     view(threeTiers(2, 0, 1), at(0, 2, 5), at(1, 0, 1)),
+			policy:   with(policy(), func(p *plan.Policy) { p.Headroom = 0.5 }),
+			moves:    []move{{0, 2, 0, plan.ReasonHot}, {1, 0, 2, plan.ReasonCold}},
+			rejected: rejected{},
+		},
+		{
+			name:     "headroom bars the promotion",
+			view:     view(threeTiers(2, 0, 4), at(0, 2, 5)),
+			policy:   with(policy(), func(p *plan.Policy) { p.Headroom = 1 }),
+			rejected: rejected{plan.ReasonHeadroom: 1},
+		},
+		{
+			name:     "a full pool cannot turn round",
+			view:     view(threeTiers(1, 0, 1), at(0, 2, 5), at(1, 0, 1)),
+			policy:   policy(),
+			rejected: rejected{plan.ReasonFull: 1, plan.ReasonNoGain: 1},
+		},
+		{
+			name:     "full tiers turn round through a third",
+			view:     view(threeTiers(1, 1, 4), at(0, 1, 9), at(1, 0, 1)),
+			policy:   policy(),
+			moves:    []move{{1, 0, 2, plan.ReasonCold}, {0, 1, 0, plan.ReasonHot}},
+			rejected: rejected{},
+		},
+		{
+			name:     "budget for one only, the hottest",
+			view:     view(threeTiers(4, 4, 4), at(0, 2, 5), at(1, 2, 6)),
+			policy:   with(policy(), func(p *plan.Policy) { p.BudgetBytes = 2*mib - 1 }),
+			moves:    []move{{1, 2, 0, plan.ReasonHot}},
+			rejected: rejected{plan.ReasonBudget: 1},
+		},
+		{
+			name:     "an exchange takes twice the budget",
+			view:     view(threeTiers(1, 0, 3), at(0, 2, 5), at(1, 0, 1)),
+			policy:   with(policy(), func(p *plan.Policy) { p.BudgetBytes = 2*mib - 1 }),
+			rejected: rejected{plan.ReasonBudget: 1, plan.ReasonNoGain: 1},
+		},
+		{
+			name: "a policy displaces none that has just come",
+			view: view(threeTiers(2, 0, 4),
+				with(at(0, 0, 1), func(e *plan.Extent) { e.SinceMove = 0 }),
+				at(1, 0, 2),
+				with(at(2, 2, 0), func(e *plan.Extent) { e.Want.Kind = plan.WantHighest })),
+			policy:   policy(),
+			moves:    []move{{1, 0, 2, plan.ReasonCold}, {2, 2, 0, plan.ReasonPolicy}},
+			rejected: rejected{plan.ReasonNoGain: 1},
+		},
+		{
+			name: "policies wait for the budget and for healthy tiers",
+			view: view(with(threeTiers(4, 4, 4), func(t *[]plan.Tier) { (*t)[1].Writable = false }),
+				with(at(0, 2, 0), func(e *plan.Extent) { e.Want = plan.Want{Kind: plan.WantTier, Tier: 1} }),
+				with(at(1, 2, 0), func(e *plan.Extent) { e.Want = plan.Want{Kind: plan.WantTier, Tier: 0} })),
+			policy:   with(policy(), func(p *plan.Policy) { p.BudgetBytes = mib - 1 }),
+			rejected: rejected{plan.ReasonUnhealthy: 1, plan.ReasonBudget: 1},
+		},
+		{
+			name:     "no budget at all",
+			view:     view(threeTiers(4, 4, 4), at(0, 2, 5), at(1, 2, 6)),
+			policy:   with(policy(), func(p *plan.Policy) { p.BudgetBytes = 0 }),
+			rejected: rejected{plan.ReasonBudget: 2},
+		},
+		{
+			name:     "pinned stays, and is no victim",
+			view:     view(threeTiers(1, 0, 4), with(at(0, 0, 0), func(e *plan.Extent) { e.Pinned = true }), at(1, 2, 5), with(at(2, 2, 9), func(e *plan.Extent) { e.Pinned = true })),
+			policy:   policy(),
+			rejected: rejected{plan.ReasonPinned: 2, plan.ReasonFull: 1},
+		},
+		{
+			name:     "young",
+			view:     view(threeTiers(4, 4, 4), with(at(0, 2, 5), func(e *plan.Extent) { e.Age = 0 })),
+			policy:   policy(),
+			rejected: rejected{plan.ReasonYoung: 1},
+		},
+		{
+			name:     "never seen is cold, not young",
+			view:     view(threeTiers(1, 0, 4), with(at(0, 0, 0), func(e *plan.Extent) { e.Age = 0 }), at(1, 2, 5)),
+			policy:   policy(),
+			moves:    []move{{0, 0, 2, plan.ReasonCold}, {1, 2, 0, plan.ReasonHot}},
+			rejected: rejected{},
+		},
+		{
+			name: "cooling, unless it is worth far more than the cost",
+			view: view(threeTiers(4, 4, 4),
+				with(at(0, 2, 0.0003), func(e *plan.Extent) { e.SinceMove = 1 }),
+				with(at(1, 2, 5), func(e *plan.Extent) { e.SinceMove = 1 }),
+				at(2, 2, 0.0003)),
+			policy:   with(policy(), func(p *plan.Policy) { p.Horizon = time.Hour * 4 }),
+			moves:    []move{{1, 2, 0, plan.ReasonHot}, {2, 2, 0, plan.ReasonHot}},
+			rejected: rejected{plan.ReasonCooling: 1},
+		},
+		{
+			name:     "unhealthy target",
+			view:     view(with(threeTiers(4, 0, 4), func(t *[]plan.Tier) { (*t)[0].Writable = false }), at(0, 2, 5)),
+			policy:   policy(),
+			rejected: rejected{plan.ReasonUnhealthy: 1},
+		},
+		{
+			name: "an overloaded top tier sheds its hottest",
+			view: view(with(threeTiers(4, 4, 4), func(t *[]plan.Tier) { (*t)[0].ServiceTime = 40 * time.Millisecond }),
+				at(0, 0, 9), at(1, 0, 8)),
+			policy:   with(policy(), func(p *plan.Policy) { p.BudgetBytes = mib }),
+			moves:    []move{{0, 0, 1, plan.ReasonHot}},
+			rejected: rejected{plan.ReasonBudget: 1},
+		},
+		{
+			name: "policies first: down, then up",
+			view: view(threeTiers(1, 1, 5),
+				with(at(0, 0, 1), func(e *plan.Extent) { e.Want.Kind = plan.WantLowest }),
+				with(at(1, 2, 2), func(e *plan.Extent) { e.Want.Kind = plan.WantHighest }),
+				with(at(2, 2, 1), func(e *plan.Extent) { e.Want = plan.Want{Kind: plan.WantTier, Tier: 1} }),
+				with(at(3, 2, 0), func(e *plan.Extent) { e.Want = plan.Want{Kind: plan.WantTier, Tier: 2} }),
+				at(4, 2, 9)),
+			policy:   policy(),
+			moves:    []move{{0, 0, 2, plan.ReasonPolicy}, {1, 2, 0, plan.ReasonPolicy}, {2, 2, 1, plan.ReasonPolicy}},
+			rejected: rejected{plan.ReasonSettled: 1, plan.ReasonFull: 1},
+		},
+		{
+			name: "policy highest takes second best, and displaces what heat placed",
+			view: view(threeTiers(1, 1, 4),
+				with(at(0, 0, 0), func(e *plan.Extent) { e.Want.Kind = plan.WantHighest }),
+				at(1, 1, 3),
+				with(at(2, 2, 0), func(e *plan.Extent) { e.Want.Kind = plan.WantHighest })),
+			policy:   policy(),
+			moves:    []move{{1, 1, 2, plan.ReasonCold}, {2, 2, 1, plan.ReasonPolicy}},
+			rejected: rejected{plan.ReasonSettled: 1},
+		},
+		{
+			name:     "nearly full tier is relieved",
+			view:     view(threeTiers(2, 0, 4), at(0, 0, 3), at(1, 0, 1)),
+			policy:   with(policy(), func(p *plan.Policy) { p.Emergency = 0.5 }),
+			moves:    []move{{1, 0, 2, plan.ReasonRoom}},
+			rejected: rejected{plan.ReasonNoGain: 1},
+		},
+		{
+			name:     "no tiers",
+			view:     view(nil, at(0, 0, 3)),
+			policy:   policy(),
+			rejected: rejected{plan.ReasonSettled: 1},
+		},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			got := plan.Next(tc.view, tc.policy)
+			var moves []move
+			for _, m := range got.Moves {
+				moves = append(moves, move{m.Key.Index, m.From, m.To, m.Reason})
+			}
+			if !reflect.DeepEqual(moves, tc.moves) {
+				t.Errorf("moves: got %v, want %v", moves, tc.moves)
+			}
+			if !reflect.DeepEqual(rejected(got.Rejected), tc.rejected) {
+				t.Errorf("rejected: got %v, want %v", got.Rejected, tc.rejected)
+			}
+		})
+	}
+}
+
+func TestRebalance(t *testing.T) {
+	on := func(i int, b extent.BackingID, rate float64) plan.Extent {
+		return with(at(i, 1, rate), func(e *plan.Extent) { e.Backing = b })
+	}
+	// 10 ms an access: a rate of 20 is 20 % of a device's time.
+	v := view(threeTiers(0, 100, 0), on(0, 1, 20), on(1, 1, 60), on(2, 1, 12), on(3, 2, 1))
+	v.Backings = []plan.Backing{
+		{ID: 1, Tier: 1, Free: 5, Utilisation: 0.9, Writable: true},
+		{ID: 2, Tier: 1, Free: 5, Utilisation: 0.2, Writable: true},
+		{ID: 3, Tier: 1, Free: 0, Utilisation: 0.1, Writable: true},
+		{ID: 4, Tier: 1, Free: 5, Utilisation: 0.1, Writable: false},
+	}
+	got := plan.Next(v, policy())
+	want := []extent.Index{0, 2} // half of 70 points is 35: 60 is too much, 20 and 12 fit
+	var idx []extent.Index
+	for _, m := range got.Moves {
+		idx = append(idx, m.Key.Index)
+		if m.Kind != plan.Rebalance || m.From != m.To || m.FromBacking != 1 || m.ToBacking != 2 {
+			t.Errorf("got %+v, want a rebalance from backing 1 to 2", m)
+		}
+	}
+	if !slices.Equal(idx, want) || got.BytesRebalance != 2*mib {
+		t.Errorf("got extents %v and %d bytes, want %v and %d", idx, got.BytesRebalance, want, 2*mib)
+	}
+	if got.Rejected[plan.ReasonNoGain] != 2 {
+		t.Errorf("got %v, want two without gain", got.Rejected)
+	}
+
+	v.Backings[0].Utilisation = 0.39 // a spread of 19 points is let be
+	if got := plan.Next(v, policy()); len(got.Moves) != 0 {
+		t.Errorf("small spread: got %v, want no moves", got.Moves)
+	}
+}
+
+func TestParseWant(t *testing.T) {
+	tiers := threeTiers(1, 1, 1)
+	for s, want := range map[string]plan.Want{
+		"": {}, "auto": {}, "highest": {Kind: plan.WantHighest}, "lowest": {Kind: plan.WantLowest},
+		"fc": {Kind: plan.WantTier, Tier: 1},
+	} {
+		if got, err := plan.ParseWant(s, tiers); err != nil || got != want {
+			t.Errorf("%q: got %v, %v, want %v", s, got, err, want)
+		}
+	}
+	if _, err := plan.ParseWant("tape", tiers); err == nil {
+		t.Error("unknown tier: got no error")
+	}
+}
+
+func TestDelay(t *testing.T) {
+	for _, tc := range []struct {
+		service time.Duration
+		rho     float64
+		want    time.Duration
+	}{
+		// Two single-tier sets of disks of the 2014 paper.
+		{5400 * time.Microsecond, 0.55, 12 * time.Millisecond},
+		{6800 * time.Microsecond, 0.72, 24286 * time.Microsecond},
+		{time.Millisecond, 0, time.Millisecond},
+		{time.Millisecond, -1, time.Millisecond},
+		{time.Millisecond, 7, 20 * time.Millisecond},
+	} {
+		if got := plan.Delay(tc.service, tc.rho); got.Round(time.Microsecond) != tc.want {
+			t.Errorf("%v at %v: got %v, want %v", tc.service, tc.rho, got, tc.want)
+		}
+	}
+}

@@ -1,0 +1,181 @@
+package plan
+
+import (
+	"time"
+
+	"tierd/tiering/extent"
+)
+
+// Tier is what the planner has to know about a tier for one cycle.
+type Tier struct {
+	ID    extent.TierID
+	Name  string
+	Slots int64 // extents the tier can hold
+	Free  int64 // of these, slots that can be given out now
+	// ServiceTime is the time of one random I/O with the queue in front of it,
+	// see Delay: an overloaded tier becomes unattractive by itself.
+	ServiceTime time.Duration
+	Bandwidth   float64 // sequential bytes per second; 0: not known, copies cost nothing
+	Writable    bool    // false: no move may go there
+}
+
+// WantKind says what a volume's or an extent's policy asks for.
+type WantKind uint8
+
+// The kinds of a Want.
+const (
+	WantAuto    WantKind = iota // placed by heat
+	WantHighest                 // the fastest tier that has room
+	WantLowest                  // the slowest tier that has room
+	WantTier                    // the tier named
+)
+
+// Want is the placement policy of an extent. The zero Want is auto.
+type Want struct {
+	Kind WantKind
+	Tier extent.TierID // for WantTier
+}
+
+// Extent is one mapped extent as the planner sees it.
+type Extent struct {
+	Key       extent.Key
+	Tier      extent.TierID // where it lies
+	Backing   extent.BackingID
+	Want      Want
+	Pinned    bool    // not to be moved, whatever its heat or policy
+	Heat      float64 // slow-device seconds per second
+	Age       uint32  // cycles since its first access
+	SinceMove uint32  // cycles since its last move; NeverMoved if it never was
+}
+
+// NeverMoved is the SinceMove of an extent that no move has touched.
+const NeverMoved = ^uint32(0)
+
+// Backing is what the planner has to know about a backing to even out the load
+// within its tier. A view without backings gets no rebalance moves.
+type Backing struct {
+	ID          extent.BackingID
+	Tier        extent.TierID
+	Free        int64   // slots that can be given out now
+	Utilisation float64 // share of the time the device is busy, 0 to 1
+	Writable    bool
+}
+
+// View is the state of the pool that a plan is made for. Extents is called once
+// per plan and yields every mapped extent once, in any order.
+type View struct {
+	Tiers    []Tier // any order; TierID is the rank, 0 the fastest by design
+	Backings []Backing
+	Extents  func(yield func(Extent) bool)
+}
+
+// Policy holds the planner's settings. Start from Defaults.
+type Policy struct {
+	ExtentSize  int64         // bytes
+	BudgetBytes int64         // bytes that all moves of this plan may write together; negative: no limit
+	Cycle       time.Duration // length of a cycle: the unit of Age and SinceMove
+	// AccessTime is the device time that one random access adds to the heat
+	// (heat.Params.Position), to get back from heat to accesses per second. 0:
+	// the ServiceTime of the slowest tier.
+	AccessTime time.Duration
+	Hysteresis float64       // eta: a swap must win by this share of the victim's heat
+	Headroom   float64       // share of each tier but the slowest that promotions leave free
+	Emergency  float64       // demote the coldest while less than this share is free; 0: never
+	Residence  uint32        // cycles a moved extent is left alone, unless its gain is ResidenceFactor times what is needed
+	CostFactor float64       // kappa: gain over the horizon must exceed this many times the copy's device time; 0: no cost gate
+	MinAge     uint32        // cycles an extent must have been known before heat moves it
+	Horizon    time.Duration // H0: how long a placement is trusted to pay, at most; the extent's age bounds it too
+	Spread     float64       // utilisation spread within a tier above which it is evened out; 0: never
+}
+
+// Kind is the direction of a move.
+type Kind string
+
+// The kinds of a Move.
+const (
+	Promotion Kind = "promotion" // to a faster tier
+	Demotion  Kind = "demotion"  // to a slower tier
+	Rebalance Kind = "rebalance" // to another backing of the same tier
+)
+
+// Reason says why an extent moves, or why it does not.
+type Reason string
+
+// Reasons of moves.
+const (
+	ReasonHot     Reason = "hot"     // earns more in a faster tier
+	ReasonCold    Reason = "cold"    // makes room for a hotter one
+	ReasonPolicy  Reason = "policy"  // its volume or pin asks for that tier
+	ReasonRoom    Reason = "room"    // the tier was nearly out of clean slots
+	ReasonBalance Reason = "balance" // its backing was the busiest of the tier
+)
+
+// Reasons of extents that stay where they are.
+const (
+	ReasonBudget    Reason = "budget"           // would pay, but the cycle's bytes are spent
+	ReasonHeadroom  Reason = "headroom"         // the free slots of the target are kept for new writes
+	ReasonCooling   Reason = "cooling"          // moved a short while ago
+	ReasonNoGain    Reason = "no_gain"          // is where it should be, or the move would not pay for itself
+	ReasonPinned    Reason = "pinned"           // not to be moved
+	ReasonFull      Reason = "target_full"      // no slot, and nothing there that may leave
+	ReasonUnhealthy Reason = "target_unhealthy" // the target takes no writes
+	ReasonYoung     Reason = "young"            // not known long enough
+	ReasonSettled   Reason = "settled"          // its policy is fulfilled
+)
+
+// MoveReasons and StayReasons list every reason, for metrics that have to exist
+// at zero.
+var (
+	MoveReasons = []Reason{ReasonHot, ReasonCold, ReasonPolicy, ReasonRoom, ReasonBalance}
+	StayReasons = []Reason{ReasonBudget, ReasonHeadroom, ReasonCooling, ReasonNoGain, ReasonPinned,
+		ReasonFull, ReasonUnhealthy, ReasonYoung, ReasonSettled}
+)
+
+// Move proposes to relocate one extent. It is re-validated before it is carried
+// out: whatever changed since the plan was made wins.
+type Move struct {
+	Key         extent.Key
+	From, To    extent.TierID
+	FromBacking extent.BackingID // where the extent lay when the plan was made; 0: not told
+	ToBacking   extent.BackingID // 0: any backing of the tier; set for a rebalance
+	Kind        Kind
+	Reason      Reason
+	Gain        float64 // expected gain of the move with its partner, seconds of latency saved per second; on the partner 0
+	Bytes       int64   // bytes it writes
+}
+
+// Plan is the outcome of Next.
+type Plan struct {
+	// Moves in the order of execution: at any prefix of it no tier holds more
+	// than its slots.
+	Moves []Move
+	// Rejected counts the extents that stay, each under one reason: together
+	// with Moves they are all extents of the view.
+	Rejected map[Reason]int64
+
+	BytesUp, BytesDown, BytesRebalance int64
+	// ExpectedGain is the sum of the moves' gains: seconds of latency saved per
+	// second, that is the mean number of requests no longer waiting.
+	ExpectedGain float64
+}
+
+// Bytes returns what carrying out the whole plan writes.
+func (p Plan) Bytes() int64 { return p.BytesUp + p.BytesDown + p.BytesRebalance }
+
+// Defaults returns the settings measured or proposed for a pool with extents of
+// size bytes and a cycle of five minutes, without a budget.
+func Defaults(size int64) Policy {
+	return Policy{
+		ExtentSize:  size,
+		BudgetBytes: -1,
+		Cycle:       5 * time.Minute,
+		Hysteresis:  0.25,
+		Headroom:    0.02,
+		Emergency:   0,
+		Residence:   2,
+		CostFactor:  2,
+		MinAge:      1,
+		Horizon:     24 * time.Hour,
+		Spread:      0.20,
+	}
+}

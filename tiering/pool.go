@@ -1,0 +1,280 @@
+package tiering
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/google/uuid"
+
+	"tierd/pkg/backing"
+	"tierd/pkg/clock"
+	"tierd/tiering/extent"
+	"tierd/tiering/extentmap"
+	"tierd/tiering/heat"
+	"tierd/tiering/ondisk"
+	"tierd/tiering/registry"
+)
+
+// MetadataFault is a hook that makes commits of the metadata fail in tests.
+type MetadataFault = func(p extentmap.FaultPoint, commit uint64) error
+
+// A Pool is the storage of all tiers under one extent map, open for use.
+type Pool struct {
+	id          uuid.UUID
+	size        extent.Size
+	incarnation uint64
+	opts        Options
+	log         *slog.Logger
+	clock       clock.Clock
+	started     time.Time
+	warnings    []string // what differs from the configuration, found at open
+
+	db     *extentmap.DB
+	commit atomic.Uint64 // number of the last finished commit
+	staged stager        // what is visible but not committed
+	reg    *registry.Registry
+	heat   *heat.Tracker
+
+	tiers   []*tier // by rank
+	members [extent.MaxBackingID + 1]atomic.Pointer[member]
+
+	// volMu guards the volume tables below; adminMu serialises whoever changes
+	// them, since a change is durable before it is visible. Order: adminMu, volMu.
+	adminMu sync.Mutex
+	volMu   sync.RWMutex
+	byName  map[string]*Volume
+	byID    map[extent.VolumeID]*Volume
+
+	committer committer
+	cleaner   cleaner
+	reloc     *relocator
+	monitor   *monitor
+	heal      healer
+
+	freed    signal          // slots became clean
+	ctx      context.Context // ends when the pool closes
+	cancel   context.CancelFunc
+	wg       sync.WaitGroup // background goroutines
+	closing  atomic.Bool
+	closeErr error
+	closed   sync.Once
+
+	mutations sync.Pool
+}
+
+// A tier is a class of speed of an open pool.
+type tier struct {
+	id      extent.TierID
+	name    string
+	media   backing.Media
+	members []*member
+	stats   ioStats
+}
+
+// Size returns the extent size.
+func (p *Pool) Size() extent.Size { return p.size }
+
+// member returns the backing that holds l.
+func (p *Pool) member(l extent.Location) *member { return p.members[l.Backing].Load() }
+
+// eachMember calls fn for every open backing, in order of tiers.
+func (p *Pool) eachMember(fn func(*member)) {
+	for _, t := range p.tiers {
+		for _, b := range t.members {
+			fn(b)
+		}
+	}
+}
+
+// Volume returns the volume of a name.
+func (p *Pool) Volume(name string) (*Volume, error) {
+	p.volMu.RLock()
+	defer p.volMu.RUnlock()
+	v := p.byName[name]
+	if v == nil {
+		return nil, fmt.Errorf("volume %q: %w", name, ErrNotFound)
+	}
+	return v, nil
+}
+
+// Volumes returns the volumes in order of their names.
+func (p *Pool) Volumes() []*Volume {
+	p.volMu.RLock()
+	defer p.volMu.RUnlock()
+	return sortedVolumes(p.byName)
+}
+
+// allVolumes returns the volumes, those being deleted included.
+func (p *Pool) allVolumes() []*Volume {
+	p.volMu.RLock()
+	defer p.volMu.RUnlock()
+	all := make([]*Volume, 0, len(p.byID))
+	for _, v := range p.byID {
+		all = append(all, v)
+	}
+	return all
+}
+
+// recordFailure makes the failure of b durable: in the metadata, and in the
+// superblocks of the other backings in case the metadata is lost. The answered
+// data that was not synced is lost perhaps, so the continuity id changes.
+func (p *Pool) recordFailure(b *member, text string) {
+	state := p.db.State()
+	var rec extentmap.Member
+	for _, m := range state.Members {
+		if m.ID == b.id {
+			rec = m
+		}
+	}
+	if rec.ID == 0 {
+		return // not a member yet: it failed while joining
+	}
+	rec.State, rec.Error = extentmap.MemberFailed, text
+	id := uuid.New()
+	if _, err := p.commitNow(&extentmap.Changes{
+		Members: []extentmap.Member{rec},
+		Pool:    func(r *extentmap.PoolRecord) { r.Continuity = id },
+	}); err != nil {
+		p.log.Error("cannot record the failure of a backing in the metadata", "backing", b.path, "error", err)
+	}
+	p.eachMember(func(o *member) {
+		if o == b || o.err() != nil {
+			return
+		}
+		if err := p.writeSuperblock(context.Background(), o); err != nil {
+			p.log.Error("cannot record the failure of a backing in a superblock", "failed", b.path, "on", o.path, "error", err)
+		}
+	})
+}
+
+// commitNow commits changes that no round is concerned with.
+func (p *Pool) commitNow(c *extentmap.Changes) (uint64, error) {
+	n, err := p.db.Commit(context.Background(), c)
+	if err != nil {
+		return 0, err
+	}
+	p.noteCommit(n)
+	return n, nil
+}
+
+// noteCommit raises the number of the last finished commit to n.
+func (p *Pool) noteCommit(n uint64) {
+	for {
+		old := p.commit.Load()
+		if n <= old || p.commit.CompareAndSwap(old, n) {
+			return
+		}
+	}
+}
+
+// writeSuperblock writes both copies of b's superblock from the metadata.
+func (p *Pool) writeSuperblock(ctx context.Context, b *member) error {
+	sb := superblockOf(p.db.State(), b.id, b.layout, p.incarnation)
+	return ondisk.WriteSuperblock(ctx, b.store, sb)
+}
+
+// writeVolumeTables records the volumes on every serving backing, for a rebuild.
+func (p *Pool) writeVolumeTables(ctx context.Context) error {
+	state := p.db.State()
+	t := volumeTableOf(state)
+	var errs []error
+	p.eachMember(func(b *member) {
+		if b.err() != nil {
+			return
+		}
+		if err := ondisk.WriteVolumeTable(ctx, b.store, b.layout, p.id, t); err != nil {
+			errs = append(errs, fmt.Errorf("write volume table of %s: %w", b.path, err))
+			return
+		}
+		if err := b.sync(ctx); err != nil {
+			errs = append(errs, err)
+		}
+	})
+	return errors.Join(errs...)
+}
+
+// Close flushes everything, stops the background work and closes the backings.
+// The pool is marked as cleanly stopped only if all of that went well; what went
+// wrong is returned. Requests must have ended. It is idempotent.
+func (p *Pool) Close() error {
+	p.closed.Do(func() { p.closeErr = p.close(true) })
+	return p.closeErr
+}
+
+// Kill closes the backings and stops the background work without flushing, as
+// the death of the process would. Tests use it.
+func (p *Pool) Kill() {
+	p.closed.Do(func() { p.closeErr = p.close(false) })
+}
+
+func (p *Pool) close(orderly bool) error {
+	p.closing.Store(true)
+	var errs []error
+	p.cancel()
+	p.wg.Wait()
+	if orderly {
+		errs = append(errs, p.stopClean())
+	}
+	for _, v := range p.allVolumes() {
+		v.rounds.drain()
+	}
+	p.committer.close()
+	p.eachMember(func(b *member) { b.syncs.drain() })
+	if err := p.staged.log.Close(); err != nil {
+		errs = append(errs, fmt.Errorf("close staged log: %w", err))
+	}
+	if err := p.db.Close(); err != nil && !errors.Is(err, ErrMetadataFailed) {
+		errs = append(errs, fmt.Errorf("close metadata: %w", err))
+	}
+	p.eachMember(func(b *member) {
+		if err := b.store.Close(); err != nil {
+			errs = append(errs, fmt.Errorf("close backing %s: %w", b.path, err))
+		}
+	})
+	for _, v := range p.allVolumes() {
+		errs = append(errs, v.table.Close())
+	}
+	p.heat.Close()
+	return errors.Join(errs...)
+}
+
+// stopClean flushes all volumes and backings and sets the clean-stop mark.
+func (p *Pool) stopClean() error {
+	ctx := context.Background()
+	var errs []error
+	for _, v := range p.allVolumes() {
+		if err := v.Flush(ctx); err != nil {
+			errs = append(errs, fmt.Errorf("flush volume %s: %w", v.Name(), err))
+		}
+	}
+	p.cleaner.settle()
+	if err := p.monitor.save(p.clock.Now()); err != nil {
+		p.log.Warn("heat is not saved", "error", err)
+	}
+	failed := false
+	p.eachMember(func(b *member) {
+		if b.err() != nil {
+			failed = true
+			return
+		}
+		if err := b.sync(ctx); err != nil {
+			errs = append(errs, err)
+		}
+	})
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	if failed || !p.heal.finished() {
+		return nil // the next open has to look at everything again
+	}
+	_, err := p.commitNow(&extentmap.Changes{Pool: func(r *extentmap.PoolRecord) { r.CleanStop = true }})
+	if err != nil {
+		return fmt.Errorf("mark clean stop: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,137 @@
+package tiering
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"tierd/tiering/extent"
+	"tierd/tiering/stagedlog"
+)
+
+// cleanWait is how long a first write waits for the cleaner when slots are free
+// but none of them is clean yet.
+const cleanWait = 20 * time.Second
+
+// provision gives the unmapped extent i a slot and returns its new entry. The
+// caller is alone in the extent. The order is: reserve a clean slot, record,
+// publish; the caller writes the data, marks, leaves and answers. Nothing is
+// touched if the pool is full.
+func (v *Volume) provision(ctx context.Context, i extent.Index) (extent.Entry, error) {
+	p := v.pool
+	l, err := p.reserve(ctx, v.Policy())
+	if err != nil {
+		return 0, err
+	}
+	if err := p.stage(ctx, v, stagedlog.Map, i, 1, []extent.Index{i}, l); err != nil {
+		p.member(l).slots.Unreserve(l.Slot)
+		return 0, fmt.Errorf("provision extent %d of volume %s: %w", i, v.Name(), err)
+	}
+	return v.table.Load(i), nil
+}
+
+// reserve takes a clean slot for a new extent in the best tier that has one.
+func (p *Pool) reserve(ctx context.Context, policy Policy) (extent.Location, error) {
+	deadline := p.clock.After(cleanWait)
+	for {
+		freed := p.freed.wait()
+		var l extent.Location
+		policy.order(len(p.tiers), func(t int) bool {
+			var ok bool
+			l, ok = p.reserveIn(p.tiers[t])
+			return ok
+		})
+		if !l.IsZero() {
+			return l, nil
+		}
+		if !p.slotsComing() {
+			return l, ErrNoSpace
+		}
+		select {
+		case <-freed:
+		case <-deadline:
+			return l, ErrNoSpace
+		case <-p.ctx.Done():
+			return l, ErrClosed
+		case <-ctx.Done():
+			return l, ctx.Err()
+		}
+	}
+}
+
+// reserveIn takes a clean slot on the backing of t with the largest share of
+// free slots, so that backings of different sizes fill evenly.
+func (p *Pool) reserveIn(t *tier) (extent.Location, bool) {
+	var tried [8]*member
+	skip := tried[:0]
+	for {
+		b := roomiest(t.members, skip)
+		if b == nil {
+			return extent.Location{}, false
+		}
+		if s, ok := b.reserve(); ok {
+			return extent.Location{Backing: b.id, Slot: s}, true
+		}
+		skip = append(skip, b)
+	}
+}
+
+// roomiest returns the serving backing with the largest share of slots that are
+// free or will be, leaving out those in skip.
+func roomiest(members, skip []*member) *member {
+	var best *member
+	most := 0.0
+next:
+	for _, b := range members {
+		if b.failure.Load() != nil || b.draining.Load() {
+			continue
+		}
+		for _, s := range skip {
+			if s == b {
+				continue next
+			}
+		}
+		c := b.slots.Counts()
+		if share := float64(c.Clean+c.Free+c.Cleaning) / float64(max(c.Total, 1)); share > most {
+			best, most = b, share
+		}
+	}
+	return best
+}
+
+// reserve takes a clean slot. If the cleaner is behind, a free slot that the
+// medium knows to be a hole is as good: it reads as zeroes, durably, and finding
+// that out takes a microsecond or two.
+func (b *member) reserve() (extent.Slot, bool) {
+	s, ok := b.slots.Reserve()
+	if !ok && b.pool.heal.finished() {
+		if b.takeHole() {
+			s, ok = b.slots.Reserve()
+		}
+	}
+	if b.slots.Counts().Clean < b.aheadLow() {
+		b.wakeCleaner()
+	}
+	return s, ok
+}
+
+// slotsComing reports whether slots are on their way to become clean, and sees to
+// it that those that wait for a commit get one.
+func (p *Pool) slotsComing() bool {
+	coming := false
+	p.eachMember(func(b *member) {
+		if b.failure.Load() != nil {
+			return
+		}
+		c := b.slots.Counts()
+		if c.Vacated > 0 {
+			coming = true
+			p.startRounds()
+		}
+		if c.Clean+c.Free+c.Cleaning > 0 && !b.draining.Load() {
+			coming = true
+			b.wakeCleaner()
+		}
+	})
+	return coming
+}

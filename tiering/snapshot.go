@@ -1,0 +1,353 @@
+package tiering
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/google/uuid"
+
+	"tierd/tiering/alloc"
+	"tierd/tiering/extent"
+	"tierd/tiering/heat"
+	"tierd/tiering/plan"
+)
+
+// PoolInfo is the pool at a glance.
+type PoolInfo struct {
+	ID            uuid.UUID
+	FormatVersion uint32
+	ExtentSize    int64
+	Incarnation   uint64
+	Continuity    uuid.UUID
+	Commit        uint64
+	Started       time.Time
+	MetadataError error // nil while mappings can be committed
+
+	Staged       int       // entries that await their commit
+	OldestStaged time.Time // zero if none
+	LogFill      float64   // share of the staged log in use
+	Provisioned  int64     // bytes: the sum of the volumes' sizes
+	Healed       float64   // 1 when the slot tables match the map
+	Warnings     []string
+}
+
+// TierInfo describes one tier.
+type TierInfo struct {
+	ID          extent.TierID
+	Name        string
+	Media       string
+	Slots       alloc.Counts
+	ServiceTime time.Duration // of one random read, as the planner sees it
+	Ops         map[string]OpCounts
+	Hits        uint64
+	Misses      uint64
+	Headroom    int64 // bytes barred to promotions
+}
+
+// BackingInfo describes one backing.
+type BackingInfo struct {
+	ID       extent.BackingID
+	UUID     uuid.UUID
+	Path     string
+	Tier     string
+	Err      error // nil while it serves
+	Draining bool
+	Size     int64
+	Slots    alloc.Counts
+	Unsynced int64 // bytes, random writes weighed by what they cost
+	Ops      map[string]OpCounts
+}
+
+// VolumeInfo describes one volume.
+type VolumeInfo struct {
+	ID            extent.VolumeID
+	UUID          uuid.UUID
+	Name          string
+	Size          int64
+	Policy        string
+	Created       time.Time
+	ReadOnly      bool
+	Deleting      bool
+	Err           error   // nil while flushes succeed
+	Extents       []int64 // mapped, by tier
+	Opens         int64
+	Staged        int
+	OldestStaged  time.Time
+	UnmappedReads uint64
+	Ops           map[string]OpCounts
+}
+
+// Info returns the pool at a glance.
+func (p *Pool) Info() PoolInfo {
+	r := p.db.State().Pool
+	info := PoolInfo{
+		ID: p.id, FormatVersion: r.FormatVersion, ExtentSize: p.size.Bytes(), Incarnation: p.incarnation, Continuity: r.Continuity,
+		Commit: p.commit.Load(), Started: p.started, MetadataError: p.db.Err(), LogFill: p.staged.log.Fill(),
+		Healed: p.heal.progress(), Warnings: slices.Clone(p.warnings),
+	}
+	for _, v := range p.allVolumes() {
+		n, since := v.stagedEntries()
+		info.Staged += n
+		if n > 0 && (info.OldestStaged.IsZero() || since.Before(info.OldestStaged)) {
+			info.OldestStaged = since
+		}
+		if !v.gone.Load() {
+			info.Provisioned += v.Size()
+		}
+	}
+	return info
+}
+
+func (h *healer) progress() float64 {
+	if h.finished() {
+		return 1
+	}
+	return min(float64(h.checked.Load())/float64(max(h.total.Load(), 1)), 0.99)
+}
+
+// Continuity returns the id that changes whenever answered data may have been
+// lost.
+func (p *Pool) Continuity() uuid.UUID { return p.db.State().Pool.Continuity }
+
+// Tiers returns the tiers, fastest first.
+func (p *Pool) Tiers() []TierInfo {
+	times := p.monitor.serviceTimes()
+	headroom := p.monitor.headroom()
+	infos := make([]TierInfo, len(p.tiers))
+	for i, t := range p.tiers {
+		infos[i] = TierInfo{
+			ID: t.id, Name: t.name, Media: string(t.media), ServiceTime: times[i], Ops: t.stats.counts(),
+			Hits: t.stats.hits.Load(), Misses: t.stats.misses.Load(),
+		}
+		for _, b := range t.members {
+			infos[i].Slots = addCounts(infos[i].Slots, b.slots.Counts())
+		}
+		if i < len(p.tiers)-1 {
+			infos[i].Headroom = int64(headroom*float64(infos[i].Slots.Total)) * p.size.Bytes()
+		}
+	}
+	return infos
+}
+
+func addCounts(a, b alloc.Counts) alloc.Counts {
+	return alloc.Counts{
+		Total: a.Total + b.Total, Free: a.Free + b.Free, Cleaning: a.Cleaning + b.Cleaning, Clean: a.Clean + b.Clean,
+		Used: a.Used + b.Used, Vacated: a.Vacated + b.Vacated, Quarantined: a.Quarantined + b.Quarantined,
+	}
+}
+
+// Backings returns the backings, by tier and id.
+func (p *Pool) Backings() []BackingInfo {
+	var infos []BackingInfo
+	p.eachMember(func(b *member) {
+		infos = append(infos, BackingInfo{
+			ID: b.id, UUID: b.uuid, Path: b.path, Tier: p.tiers[b.tier].name, Err: b.err(), Draining: b.draining.Load(),
+			Size: b.size, Slots: b.slots.Counts(), Unsynced: b.pace.unsynced(), Ops: b.stats.counts(),
+		})
+	})
+	return infos
+}
+
+// VolumeInfos returns the volumes by name, those being deleted last.
+func (p *Pool) VolumeInfos() []VolumeInfo {
+	var infos []VolumeInfo
+	for _, v := range p.allVolumes() {
+		infos = append(infos, v.Info())
+	}
+	slices.SortFunc(infos, func(a, b VolumeInfo) int {
+		if a.Deleting != b.Deleting {
+			if a.Deleting {
+				return 1
+			}
+			return -1
+		}
+		return cmp.Compare(a.Name, b.Name)
+	})
+	return infos
+}
+
+// Info describes the volume.
+func (v *Volume) Info() VolumeInfo {
+	v.mu.Lock()
+	info := VolumeInfo{
+		ID: v.id, UUID: v.uuid, Name: v.name, Size: v.size.Load(), Policy: v.policy.String(), Created: v.record.Created,
+		ReadOnly: v.readOnly.Load(), Deleting: v.gone.Load(), Opens: v.opens.Load(),
+		UnmappedReads: v.unmappedReads.Load(), Ops: v.stats.counts(), Extents: make([]int64, len(v.extents)),
+	}
+	v.mu.Unlock()
+	if e := v.failed.Load(); e != nil {
+		info.Err = *e
+	}
+	for i := range v.extents {
+		info.Extents[i] = v.extents[i].Load()
+	}
+	info.Staged, info.OldestStaged = v.stagedEntries()
+	return info
+}
+
+// MovedInfo counts the moves of one direction and reason.
+type MovedInfo struct {
+	From, To       string
+	Reason         plan.Reason
+	Extents, Bytes int64
+}
+
+// RelocationInfo is the state of the background movement.
+type RelocationInfo struct {
+	Paused      bool
+	WindowOpen  bool
+	WindowUntil time.Time // zero if it never changes
+	Rate        int64     // bytes a second in force; 0: no limit
+	Cycle       int64     // plans made since open
+	CycleTime   time.Duration
+	NextCycle   time.Time
+	CycleLeft   int64 // bytes; negative: no limit
+	DayLeft     int64
+	MovedBytes  int64 // written to targets since open
+	Moved       []MovedInfo
+	Skipped     map[string]int64
+	Queued      int
+	InFlight    int
+	Last        plan.Plan
+	LastTime    time.Time
+}
+
+// Relocation returns the state of the background movement.
+func (p *Pool) Relocation() RelocationInfo {
+	m, r := p.monitor, p.reloc
+	m.mu.Lock()
+	info := RelocationInfo{
+		Paused: m.paused, Cycle: m.cycle, CycleTime: m.opts.Cycle, NextCycle: m.nextCycle, Last: m.last, LastTime: m.lastTime,
+		Rate: m.opts.Limits.Rate,
+	}
+	open, rate, until := m.opts.Calendar.At(p.clock.Now())
+	m.mu.Unlock()
+	info.WindowOpen, info.WindowUntil = open, until
+	if rate > 0 {
+		info.Rate = rate
+	}
+	info.CycleLeft, info.DayLeft = r.budget.Left()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	info.Queued, info.InFlight = len(r.queue), r.current
+	info.Skipped = make(map[string]int64, len(r.skipped))
+	for k, n := range r.skipped {
+		info.Skipped[k] = n
+	}
+	for k, c := range r.moved {
+		info.MovedBytes += c.bytes
+		info.Moved = append(info.Moved, MovedInfo{p.tiers[k.from].name, p.tiers[k.to].name, k.reason, c.extents, c.bytes})
+	}
+	return info
+}
+
+// Placement tells where an extent is, and why.
+type Placement struct {
+	Volume       string
+	Offset       int64 // bytes; the start of the extent is Index times the extent size
+	Index        extent.Index
+	Mapped       bool
+	Staged       bool
+	Moving       bool
+	Tier         string
+	Backing      string
+	Location     extent.Location
+	DeviceOffset int64 // bytes, where the byte at Offset is on the backing
+	Policy       string
+	Score        heat.Score
+	Why          string
+}
+
+// Locate tells where the byte at off of a volume is, and why it is there.
+func (p *Pool) Locate(volume string, off int64) (Placement, error) {
+	v, err := p.Volume(volume)
+	if err != nil {
+		return Placement{}, err
+	}
+	if off < 0 || off >= v.Size() {
+		return Placement{}, fmt.Errorf("offset %d of volume %s with %d bytes: %w", off, volume, v.Size(), ErrOutOfRange)
+	}
+	i := p.size.Index(off)
+	now := p.clock.Now()
+	p.heat.Drain(now)
+	e := v.table.Load(i)
+	pl := Placement{
+		Volume: volume, Offset: off, Index: i, Mapped: e.Mapped(), Staged: e.Staged(), Policy: v.Policy().String(),
+		Score: v.heat.Heat(i, now),
+	}
+	if !e.Mapped() {
+		pl.Why = "unmapped: never written, or trimmed; it reads as zeroes"
+		return pl, nil
+	}
+	pl.Moving = p.reloc.moving(extent.Key{Volume: v.id, Index: i})
+	l := e.Location()
+	b := p.member(l)
+	pl.Location, pl.Backing, pl.Tier = l, b.path, p.tiers[b.tier].name
+	pl.DeviceOffset = b.offset(l.Slot) + p.size.Within(off)
+	pl.Why = p.why(v, b, pl.Score)
+	return pl, nil
+}
+
+// why says in words what brought an extent to where it is.
+func (p *Pool) why(v *Volume, b *member, s heat.Score) string {
+	tier := p.tiers[b.tier].name
+	policy := v.Policy()
+	switch {
+	case b.err() != nil:
+		return "on a backing that has failed; it stays there"
+	case policy.want.Kind == plan.WantTier && policy.want.Tier == b.tier:
+		return fmt.Sprintf("the volume's policy asks for tier %s", tier)
+	case policy.want.Kind == plan.WantHighest && b.tier == 0:
+		return "the volume's policy asks for the highest tier"
+	case policy.want.Kind == plan.WantLowest && int(b.tier) == len(p.tiers)-1:
+		return "the volume's policy asks for the lowest tier"
+	case policy.want.Kind != plan.WantAuto:
+		return fmt.Sprintf("the volume's policy asks for %s, which had no room; it moves there when it has", policy)
+	case s.SinceMove != heat.NeverMoved:
+		return fmt.Sprintf("moved to tier %s by its heat, %d cycles ago", tier, s.SinceMove)
+	default:
+		return fmt.Sprintf("tier %s was the highest with a free slot when the extent was first written", tier)
+	}
+}
+
+// ExtentHeat is what HeatMap tells of an extent.
+type ExtentHeat struct {
+	Index extent.Index
+	Tier  int // -1: unmapped
+	Heat  float64
+	IOs   uint32
+}
+
+// HeatMap calls fn for every extent of a volume that is mapped or has heat, in
+// order, and returns how many extents the volume has.
+func (p *Pool) HeatMap(volume string, fn func(ExtentHeat)) (extent.Index, error) {
+	v, err := p.Volume(volume)
+	if err != nil {
+		return 0, err
+	}
+	now := p.clock.Now()
+	p.heat.Drain(now)
+	const chunk = 4096
+	scores := make([]heat.Score, chunk)
+	n := v.table.Len()
+	for first := extent.Index(0); first < n; first += chunk {
+		k := v.heat.Scores(first, scores[:min(chunk, n-first)], now)
+		for i := range min(chunk, n-first) {
+			var s heat.Score
+			if int(i) < k {
+				s = scores[i]
+			}
+			e := v.table.Load(first + i)
+			h := ExtentHeat{Index: first + i, Tier: -1, Heat: s.Heat, IOs: s.IOs}
+			if e.Mapped() {
+				h.Tier = int(p.member(e.Location()).tier)
+			}
+			if e.Mapped() || s.Heat > 0 {
+				fn(h)
+			}
+		}
+	}
+	return n, nil
+}

@@ -1,0 +1,157 @@
+package tiering
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"tierd/tiering/extent"
+	"tierd/tiering/mutant"
+	"tierd/tiering/stagedlog"
+)
+
+// seqBits is how much of a sequence number counts within an incarnation; the
+// rest is the incarnation, so that numbers never repeat over restarts.
+const seqBits = 40
+
+// stager makes changes of the mapping visible: each is recorded in the staged
+// log first, so that no other request can depend on a mapping that a kill would
+// take back.
+type stager struct {
+	mu     sync.Mutex
+	log    *stagedlog.Log
+	seq    uint64 // last one given out
+	broken error  // the log failed: nothing can be staged any more
+}
+
+// A stagedRecord is a change of one extent's mapping that is visible and not yet
+// committed.
+type stagedRecord struct {
+	seq   uint64
+	index extent.Index
+	from  extent.Location // the slot it left; zero if it was unmapped
+	entry extent.Entry    // as published
+	move  bool            // a relocation: the target's bytes are synced before its table entry is written
+	since time.Time
+}
+
+// stage records and publishes that extents of v change their mapping: to the
+// slot to, or to none if that is zero. The extents are those of the indices, in
+// ascending order and all within [first, first+count); one log record covers
+// them. The caller is alone in them, or it is the mover in its exclusion.
+func (p *Pool) stage(ctx context.Context, v *Volume, kind stagedlog.Kind, first, count extent.Index, indices []extent.Index, to extent.Location) error {
+	for {
+		err := p.tryStage(v, kind, first, count, indices, to)
+		if !errors.Is(err, stagedlog.ErrFull) {
+			return err
+		}
+		// Commit what fills the log, then there is room again.
+		if err := p.flushAll(ctx); err != nil {
+			return fmt.Errorf("make room in the staged log: %w", err)
+		}
+	}
+}
+
+func (p *Pool) tryStage(v *Volume, kind stagedlog.Kind, first, count extent.Index, indices []extent.Index, to extent.Location) error {
+	s := &p.staged
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.broken != nil {
+		return s.broken
+	}
+	if err := p.db.Err(); err != nil {
+		return err
+	}
+	seq := s.seq + 1
+	rec := stagedlog.Record{Seq: seq, Kind: kind, Volume: v.id, First: first, Count: count, To: to}
+	if count == 1 {
+		rec.From = v.table.Load(first).Location()
+	}
+	if !mutant.On(mutant.RecordAfterPublish) {
+		if err := s.append(rec); err != nil {
+			return err
+		}
+	}
+	s.seq = seq
+	now := p.clock.Now()
+	for _, i := range indices {
+		old := v.table.Load(i)
+		e := old.At(to) | extent.FlagStaged
+		if mutant.On(mutant.NoGeneration) {
+			e = extent.Entry(0).At(to) | extent.FlagStaged
+		}
+		v.setEntry(i, e)
+		from := old.Location()
+		if !from.IsZero() {
+			b := p.member(from)
+			b.slots.Vacate(from.Slot)
+			if mutant.On(mutant.EarlySlotReuse) {
+				b.slots.Free(from.Slot)
+				b.wakeCleaner()
+			}
+		}
+		v.stagedRecs = append(v.stagedRecs, stagedRecord{
+			seq: seq, index: i, from: from, entry: e, move: kind == stagedlog.Move, since: now,
+		})
+	}
+	return nil
+}
+
+// append writes one record. s.mu is held.
+func (s *stager) append(rec stagedlog.Record) error {
+	err := s.log.Append([]stagedlog.Record{rec})
+	if err != nil && !errors.Is(err, stagedlog.ErrFull) {
+		s.broken = fmt.Errorf("append to staged log: %v: %w", err, ErrMetadataFailed)
+		return s.broken
+	}
+	return err
+}
+
+// cut takes what v has staged for a round.
+func (s *stager) cut(v *Volume) []stagedRecord {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	v.committing, v.stagedRecs = v.stagedRecs, nil
+	return v.committing
+}
+
+// retire notes that v's round is committed, and lets go of the log up to the
+// oldest record that anybody still has to commit.
+func (p *Pool) retire(v *Volume, commit uint64) error {
+	s := &p.staged
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	v.committing = nil
+	upTo := s.seq
+	for _, o := range p.allVolumes() {
+		for _, recs := range [][]stagedRecord{o.committing, o.stagedRecs} {
+			if len(recs) > 0 {
+				upTo = min(upTo, recs[0].seq-1)
+			}
+		}
+	}
+	if s.log == nil {
+		return nil // replay: the log of this incarnation has not begun
+	}
+	if err := s.log.Retire(upTo, commit); err != nil {
+		return fmt.Errorf("retire staged log: %w", err)
+	}
+	return nil
+}
+
+// stagedEntries returns how many changes of v await their commit, and since
+// when the oldest does.
+func (v *Volume) stagedEntries() (n int, since time.Time) {
+	s := &v.pool.staged
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, recs := range [][]stagedRecord{v.committing, v.stagedRecs} {
+		if len(recs) > 0 && since.IsZero() {
+			since = recs[0].since
+		}
+		n += len(recs)
+	}
+	return n, since
+}

@@ -1,0 +1,310 @@
+package tiering
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/google/uuid"
+
+	"tierd/tiering/extent"
+	"tierd/tiering/extentmap"
+)
+
+const (
+	// volumeGrain is what volume sizes are multiples of: the largest logical
+	// block size that clients use.
+	volumeGrain = 4096
+	// maxVolumeName is the longest name in bytes.
+	maxVolumeName = 255
+	// deleteSlice is how many extents of a deleted volume are unmapped per commit.
+	deleteSlice = 4096
+)
+
+// checkVolumeName refuses names that clients, paths or logs could stumble over.
+func checkVolumeName(name string) error {
+	switch {
+	case name == "":
+		return fmt.Errorf("volume name is empty: %w", ErrInvalid)
+	case len(name) > maxVolumeName:
+		return fmt.Errorf("volume name of %d bytes: at most %d are allowed: %w", len(name), maxVolumeName, ErrInvalid)
+	case !utf8.ValidString(name):
+		return fmt.Errorf("volume name %q is not valid UTF-8: %w", name, ErrInvalid)
+	case strings.ContainsRune(name, '/'):
+		return fmt.Errorf("volume name %q has a slash: %w", name, ErrInvalid)
+	case strings.ContainsFunc(name, func(r rune) bool { return unicode.IsControl(r) }):
+		return fmt.Errorf("volume name %q has a control character: %w", name, ErrInvalid)
+	}
+	return nil
+}
+
+func checkVolumeSize(bytes int64) error {
+	const most = 1 << 62
+	if bytes <= 0 || bytes%volumeGrain != 0 || bytes > most {
+		return fmt.Errorf("volume size %d: must be a positive multiple of %d bytes: %w", bytes, volumeGrain, ErrInvalid)
+	}
+	return nil
+}
+
+// newVolumeRecord checks a volume to be made and returns its record.
+func newVolumeRecord(s *extentmap.State, spec VolumeSpec, now time.Time, tiers []string) (extentmap.Volume, error) {
+	var none extentmap.Volume
+	if err := checkVolumeName(spec.Name); err != nil {
+		return none, err
+	}
+	if err := checkVolumeSize(spec.Size); err != nil {
+		return none, fmt.Errorf("volume %s: %w", spec.Name, err)
+	}
+	policy, err := parsePolicy(spec.Policy, tiers)
+	if err != nil {
+		return none, fmt.Errorf("volume %s: %w", spec.Name, err)
+	}
+	for _, v := range s.Volumes {
+		if v.Name == spec.Name && v.State == extentmap.VolumeActive {
+			return none, fmt.Errorf("volume %s: %w", spec.Name, ErrExists)
+		}
+	}
+	return extentmap.Volume{
+		ID: s.Pool.NextVolume, UUID: uuid.New(), Name: spec.Name, Size: spec.Size, Policy: policy.String(),
+		State: extentmap.VolumeActive, Created: now.UTC().Truncate(time.Second),
+	}, nil
+}
+
+func (p *Pool) tierNames() []string {
+	names := make([]string, len(p.tiers))
+	for i, t := range p.tiers {
+		names[i] = t.name
+	}
+	return names
+}
+
+// newVolume makes a volume of the metadata usable, with an empty table.
+func (p *Pool) newVolume(r extentmap.Volume) (*Volume, error) {
+	policy, err := parsePolicy(r.Policy, p.tierNames())
+	if err != nil {
+		return nil, fmt.Errorf("volume %s: %w", r.Name, err)
+	}
+	n := p.size.Count(r.Size)
+	table, err := extentmap.NewTable(n)
+	if err != nil {
+		return nil, fmt.Errorf("volume %s: make extent table: %w", r.Name, err)
+	}
+	v := &Volume{pool: p, id: r.ID, uuid: r.UUID, table: table, heat: p.heat.AddVolume(r.ID, n), name: r.Name, policy: policy, record: r,
+		extents: make([]atomic.Int64, len(p.tiers))}
+	v.size.Store(r.Size)
+	v.readOnly.Store(r.ReadOnly)
+	v.gone.Store(r.State == extentmap.VolumeDeleting)
+	v.rounds.run = v.round
+	return v, nil
+}
+
+// publish makes v known under its name.
+func (p *Pool) publish(v *Volume) {
+	p.volMu.Lock()
+	defer p.volMu.Unlock()
+	p.byID[v.id] = v
+	if !v.gone.Load() {
+		p.byName[v.Name()] = v
+	}
+}
+
+// commitVolumes commits a change of the volumes and records it on the backings. It
+// is answered only after both.
+func (p *Pool) commitVolumes(ctx context.Context, c *extentmap.Changes) error {
+	edit := c.Pool
+	c.Pool = func(r *extentmap.PoolRecord) {
+		r.VolumeGeneration++
+		if edit != nil {
+			edit(r)
+		}
+	}
+	if _, err := p.commitNow(c); err != nil {
+		return fmt.Errorf("commit volume: %w", err)
+	}
+	return p.writeVolumeTables(ctx)
+}
+
+// CreateVolume makes a volume. With dryRun it only says whether that would work.
+func (p *Pool) CreateVolume(ctx context.Context, spec VolumeSpec, dryRun bool) error {
+	p.adminMu.Lock()
+	defer p.adminMu.Unlock()
+	state := p.db.State()
+	r, err := newVolumeRecord(&state, spec, p.clock.Now(), p.tierNames())
+	if err != nil || dryRun {
+		return err
+	}
+	v, err := p.newVolume(r)
+	if err != nil {
+		return err
+	}
+	err = p.commitVolumes(ctx, &extentmap.Changes{
+		Volumes: []extentmap.Volume{r},
+		Pool:    func(pr *extentmap.PoolRecord) { pr.NextVolume = r.ID + 1 },
+	})
+	if err != nil {
+		p.heat.DropVolume(v.id)
+		_ = v.table.Close()
+		return err
+	}
+	p.publish(v)
+	p.log.Info("volume created", "volume", r.Name, "size", r.Size, "policy", r.Policy)
+	return nil
+}
+
+// change commits an edit of a volume's record and applies it.
+func (p *Pool) change(ctx context.Context, name string, dryRun bool, edit func(*Volume, *extentmap.Volume) error, apply func(*Volume)) error {
+	p.adminMu.Lock()
+	defer p.adminMu.Unlock()
+	v, err := p.Volume(name)
+	if err != nil {
+		return err
+	}
+	v.mu.Lock()
+	r := v.record
+	v.mu.Unlock()
+	if err := edit(v, &r); err != nil || dryRun {
+		return err
+	}
+	if err := p.commitVolumes(ctx, &extentmap.Changes{Volumes: []extentmap.Volume{r}}); err != nil {
+		return err
+	}
+	v.mu.Lock()
+	v.record = r
+	v.mu.Unlock()
+	apply(v)
+	return nil
+}
+
+// GrowVolume makes a volume larger. Connections see the new size when they are
+// made anew.
+func (p *Pool) GrowVolume(ctx context.Context, name string, bytes int64, dryRun bool) error {
+	return p.change(ctx, name, dryRun, func(v *Volume, r *extentmap.Volume) error {
+		if err := checkVolumeSize(bytes); err != nil {
+			return err
+		}
+		if bytes < r.Size {
+			return fmt.Errorf("volume %s has %d bytes and cannot shrink to %d: %w", name, r.Size, bytes, ErrInvalid)
+		}
+		r.Size = bytes
+		if dryRun {
+			return nil
+		}
+		if err := v.table.Grow(p.size.Count(bytes)); err != nil {
+			return fmt.Errorf("grow extent table: %w", err)
+		}
+		p.heat.GrowVolume(v.id, p.size.Count(bytes))
+		return nil
+	}, func(v *Volume) {
+		v.size.Store(bytes)
+		p.log.Info("volume grown", "volume", name, "size", bytes)
+	})
+}
+
+// RenameVolume gives a volume another name.
+func (p *Pool) RenameVolume(ctx context.Context, name, to string, dryRun bool) error {
+	return p.change(ctx, name, dryRun, func(v *Volume, r *extentmap.Volume) error {
+		if err := checkVolumeName(to); err != nil {
+			return err
+		}
+		if _, err := p.Volume(to); err == nil {
+			return fmt.Errorf("volume %s: %w", to, ErrExists)
+		}
+		r.Name = to
+		return nil
+	}, func(v *Volume) {
+		v.mu.Lock()
+		v.name = to
+		v.mu.Unlock()
+		p.volMu.Lock()
+		delete(p.byName, name)
+		p.byName[to] = v
+		p.volMu.Unlock()
+		p.log.Info("volume renamed", "volume", name, "to", to)
+	})
+}
+
+// SetPolicy changes where a volume's extents are wanted. What is already placed
+// follows with the next cycles.
+func (p *Pool) SetPolicy(ctx context.Context, name, policy string, dryRun bool) error {
+	var pol Policy
+	return p.change(ctx, name, dryRun, func(v *Volume, r *extentmap.Volume) (err error) {
+		pol, err = parsePolicy(policy, p.tierNames())
+		r.Policy = pol.String()
+		return err
+	}, func(v *Volume) {
+		v.mu.Lock()
+		v.policy = pol
+		v.mu.Unlock()
+		p.log.Info("volume policy set", "volume", name, "policy", pol)
+	})
+}
+
+// SetReadOnly makes a volume refuse changes, or take them again.
+func (p *Pool) SetReadOnly(ctx context.Context, name string, readOnly, dryRun bool) error {
+	return p.change(ctx, name, dryRun, func(v *Volume, r *extentmap.Volume) error {
+		r.ReadOnly = readOnly
+		return nil
+	}, func(v *Volume) { v.readOnly.Store(readOnly) })
+}
+
+// DeleteVolume deletes a volume. That is durable when it returns; the space comes
+// back in the background, and after a restart if need be. A volume in use is
+// refused without force.
+func (p *Pool) DeleteVolume(ctx context.Context, name string, force, dryRun bool) error {
+	var doomed *Volume
+	err := p.change(ctx, name, dryRun, func(v *Volume, r *extentmap.Volume) error {
+		if n := v.opens.Load(); n > 0 && !force {
+			return fmt.Errorf("volume %s has %d connections: %w", name, n, ErrBusy)
+		}
+		r.State = extentmap.VolumeDeleting
+		return nil
+	}, func(v *Volume) {
+		v.gone.Store(true)
+		p.volMu.Lock()
+		delete(p.byName, name)
+		p.volMu.Unlock()
+		doomed = v
+	})
+	if err != nil || doomed == nil {
+		return err
+	}
+	p.log.Info("volume deleted", "volume", name)
+	p.wg.Go(func() { p.reclaim(doomed) })
+	return nil
+}
+
+// reclaim gives back the space of a deleted volume in commits of bounded size, and
+// forgets the volume at the end.
+func (p *Pool) reclaim(v *Volume) {
+	ctx := p.ctx
+	n := v.table.Len()
+	for first := extent.Index(0); first < n; first += deleteSlice {
+		if ctx.Err() != nil {
+			return // goes on at the next open
+		}
+		last := min(first+deleteSlice, n)
+		if err := v.dropExtents(ctx, first, last); err != nil {
+			if ctx.Err() == nil {
+				p.log.Error("space of a deleted volume is not given back before the next start", "volume", v.Name(), "error", err)
+			}
+			return
+		}
+	}
+	p.adminMu.Lock()
+	defer p.adminMu.Unlock()
+	if err := p.commitVolumes(context.WithoutCancel(ctx), &extentmap.Changes{DropVolumes: []extent.VolumeID{v.id}}); err != nil {
+		p.log.Error("deleted volume is not forgotten before the next start", "volume", v.Name(), "error", err)
+		return
+	}
+	p.volMu.Lock()
+	delete(p.byID, v.id)
+	p.volMu.Unlock()
+	v.rounds.drain()
+	p.heat.DropVolume(v.id)
+	// The table stays mapped: a request that came before the deletion may still
+	// look at it. It is a few untouched pages.
+}
