@@ -20,6 +20,7 @@ var (
 	errDisconnect = errors.New("client disconnects")
 	errStopping   = errors.New("connection is being stopped")
 	errProtocol   = errors.New("client broke the protocol")
+	errHangup     = errors.New("client has hung up")
 )
 
 // pollEvery is how often a leader that does not read its socket looks whether
@@ -49,7 +50,7 @@ type conn struct {
 	stashed int
 	seq     uint64 // of the inline call
 	counted bool   // that call is in inflight already
-	slow    int    // so many changes go to workers without a try
+	slow    int    // so many changes and misses go to workers without a try
 	now     int64  // when the requests in hand were read, by clock()
 	tally   tally  // not yet published
 	recv    receiver
@@ -212,15 +213,23 @@ func (c *conn) logEnd(cause, werr error) {
 func (c *conn) waitLocked() {
 	c.waiting = true
 	c.mu.Unlock()
-	timer := time.NewTimer(pollEvery)
+	timer := time.NewTimer(c.srv.pollEvery)
 	select {
 	case <-c.wakec:
 	case <-timer.C:
-		c.checkHangup()
+		_ = c.checkHangup()
 	}
 	timer.Stop()
 	c.mu.Lock()
 	c.waiting = false
+}
+
+// brokenLocked returns why the leader should not go on, if it should not.
+func (c *conn) brokenLocked() error {
+	if c.werr != nil {
+		return c.werr
+	}
+	return c.ctx.Err()
 }
 
 // signalLocked wakes the leader if it waits.
@@ -235,11 +244,11 @@ func (c *conn) signalLocked() {
 }
 
 // checkHangup aborts the connection if the client has hung up. It is called
-// after reading has paused for long: what is still unread may have been sent
+// after reading has paused for long: what has not been begun may have been sent
 // again on another connection since, and answered there.
-func (c *conn) checkHangup() {
+func (c *conn) checkHangup() error {
 	if c.rc == nil || c.finished.Load() {
-		return
+		return nil
 	}
 	gone := false
 	_ = c.rc.Control(func(fd uintptr) {
@@ -247,9 +256,11 @@ func (c *conn) checkHangup() {
 		n, err := unix.Poll(fds, 0)
 		gone = err == nil && n > 0 && fds[0].Revents&(unix.POLLRDHUP|unix.POLLHUP|unix.POLLERR) != 0
 	})
-	if gone {
-		c.abort()
+	if !gone {
+		return nil
 	}
+	c.abort()
+	return errHangup
 }
 
 // admit lets a request that needs n bytes of memory of its own in, or waits
@@ -257,11 +268,9 @@ func (c *conn) checkHangup() {
 func (c *conn) admit(n int64) (charge int64, err error) {
 	charge = n + requestOverhead
 	cfg := &c.srv.cfg
-	alone := false
 	for waited := false; ; waited = true {
 		c.mu.Lock()
 		if c.inflight < cfg.MaxInFlight && (c.inflight <= 0 || c.held+charge <= cfg.MaxInFlightBytes) {
-			alone = c.inflight <= 0
 			c.inflight++
 			c.held += charge
 			c.mu.Unlock()
@@ -275,42 +284,56 @@ func (c *conn) admit(n int64) (charge int64, err error) {
 			continue
 		}
 		c.waitLocked()
-		err := c.werr
+		err := c.brokenLocked()
 		c.mu.Unlock()
 		if err != nil {
 			return 0, err
 		}
 	}
 
-	// The server's budget, in the same way.
+	return charge, c.takeBudget(charge)
+}
+
+// takeBudget takes the charge of a request just admitted from the server's
+// budget, or waits until it can. A small request that is alone on its
+// connection does not wait, so that nobody is starved by those who hold much.
+func (c *conn) takeBudget(charge int64) error {
 	for waited := false; ; waited = true {
 		ch := c.srv.budget.take(charge)
 		if ch == nil {
-			return charge, nil
-		}
-		if alone && n <= smallRequest {
-			c.srv.budget.force(charge)
-			return charge, nil
+			return nil
 		}
 		err := c.ctx.Err()
 		if !waited && err == nil {
 			err = c.flush()
 		}
+		c.mu.Lock()
 		if err != nil {
-			c.mu.Lock()
 			c.inflight--
 			c.held -= charge
 			c.mu.Unlock()
-			return 0, err
+			return err
 		}
-		timer := time.NewTimer(pollEvery)
+		if c.inflight <= 1 && charge <= smallRequest+requestOverhead {
+			c.mu.Unlock()
+			c.srv.budget.force(charge)
+			return nil
+		}
+		c.waiting = true
+		c.mu.Unlock()
+
+		timer := time.NewTimer(c.srv.pollEvery)
 		select {
 		case <-ch:
+		case <-c.wakec:
 		case <-c.ctx.Done():
 		case <-timer.C:
-			c.checkHangup()
+			_ = c.checkHangup()
 		}
 		timer.Stop()
+		c.mu.Lock()
+		c.waiting = false
+		c.mu.Unlock()
 	}
 }
 

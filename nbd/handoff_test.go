@@ -147,7 +147,9 @@ func TestHandoffStress(t *testing.T) {
 	o := &countingObserver{}
 	e := newMemExports().add(ExportInfo{Name: "a"}, d)
 	s, path := serve(t, Config{Exports: e, Observer: o})
+	s.mu.Lock() // which orders this before the connections
 	s.slowChanges = 2
+	s.mu.Unlock()
 	var wg sync.WaitGroup
 	for i := range conns {
 		wg.Go(func() {

@@ -4,22 +4,23 @@ import (
 	"io"
 	"syscall"
 
-	"golang.org/x/sys/unix"
+	"tierd/nbd/wire"
 )
-
-// lingerMillis is how long a leader waits in a system call of its own for the
-// next request, before it leaves the waiting to the runtime. A busy client is
-// back within that time, and a thread woken by the kernel itself is quicker than
-// a goroutine found ready by a thread that has to be woken for it.
-const lingerMillis = 2
 
 // partialStash is how much of an unfinished request is kept without a buffer.
 const partialStash = 64
+
+// readAhead is how many bytes are read, if they are there, when it is not known
+// how many are needed: a batch of small requests. Of a long write the rest is
+// read and the next header, so that the next payload begins where this one did:
+// the buffer stays in the processor's cache, and little has to be moved.
+const readAhead = 64 << 10
 
 // A receiver reads from the socket of a connection. It waits for the socket to
 // be ready without holding a buffer, so idle connections are small.
 type receiver struct {
 	into []byte // read here; nil: into the input buffer
+	want int    // then at most so many bytes
 	n    int
 	err  error
 	try  func(fd uintptr) bool // one attempt, made once to allocate once
@@ -29,7 +30,7 @@ func (v *receiver) init(c *conn) {
 	v.try = func(fd uintptr) bool {
 		p := v.into
 		if p == nil {
-			p = c.inputRoom()
+			p = c.inputRoom(v.want)
 		}
 		for {
 			n, err := syscall.Read(int(fd), p)
@@ -41,9 +42,6 @@ func (v *receiver) init(c *conn) {
 			case syscall.EINTR:
 				continue
 			case syscall.EAGAIN:
-				if c.linger(int32(fd)) {
-					continue
-				}
 				c.parkBuffers()
 				return false
 			}
@@ -53,46 +51,32 @@ func (v *receiver) init(c *conn) {
 	}
 }
 
-// linger waits a little for the socket to become readable, and returns whether
-// it did. It holds a thread and perhaps a P of the scheduler meanwhile, so at
-// most Server.maxLinger connections do so at a time.
-func (c *conn) linger(fd int32) bool {
-	s := c.srv
-	if s.lingering.Add(1) > s.maxLinger {
-		s.lingering.Add(-1)
-		return false
-	}
-	fds := [1]unix.PollFd{{Fd: fd, Events: unix.POLLIN}}
-	n, err := unix.Poll(fds[:], lingerMillis)
-	s.lingering.Add(-1)
-	return n > 0 || err == unix.EINTR
-}
-
-// read reads once, waiting as long as it takes.
-func (c *conn) read(into []byte) (int, error) {
+// read reads once, waiting as long as it takes: into the memory given, or at
+// most want bytes into the input buffer.
+func (c *conn) read(into []byte, want int) (int, error) {
 	if c.rc == nil {
 		if into == nil {
-			into = c.inputRoom()
+			into = c.inputRoom(want)
 		}
 		return c.nc.Read(into)
 	}
 	v := &c.recv
-	v.into, v.n, v.err = into, 0, nil
+	v.into, v.want, v.n, v.err = into, want, 0, nil
 	if err := c.rc.Read(v.try); err != nil {
 		return 0, err
 	}
 	return v.n, v.err
 }
 
-// inputRoom returns the free end of the input buffer, which it takes from the
-// pool if there is none.
-func (c *conn) inputRoom() []byte {
+// inputRoom returns at most want bytes of the free end of the input buffer,
+// which it takes from the pool if there is none.
+func (c *conn) inputRoom(want int) []byte {
 	if c.in == nil {
 		c.in = getBuffer(&inputPool)
 		c.in.end = copy(c.in.b, c.stash[:c.stashed])
 		c.stashed = 0
 	}
-	return c.in.b[c.in.end:]
+	return c.in.b[c.in.end:min(c.in.end+want, len(c.in.b))]
 }
 
 // parkBuffers gives back what is not needed to wait for the client.
@@ -129,16 +113,23 @@ func (c *conn) refill(need int) error {
 	if in := c.in; in != nil {
 		if in.pos == in.end {
 			in.pos, in.end = 0, 0
-		} else if in.pos+need > len(in.b) {
+		} else if in.pos+need > len(in.b) || in.end-in.pos <= partialStash {
 			in.end = copy(in.b, in.b[in.pos:in.end])
 			in.pos = 0
 		}
 	}
-	for c.in == nil || c.in.end-c.in.pos < need {
+	for {
+		have := c.stashed
+		if c.in != nil {
+			have = c.in.end - c.in.pos
+		}
+		if c.in != nil && have >= need {
+			break
+		}
 		if c.stopping.Load() {
 			return errStopping
 		}
-		n, err := c.read(nil)
+		n, err := c.read(nil, max(need-have+wire.RequestSize, readAhead))
 		if n > 0 {
 			c.in.end += n
 		}
@@ -168,7 +159,7 @@ func (c *conn) readFull(p []byte) error {
 		if c.stopping.Load() {
 			return errStopping
 		}
-		m, err := c.read(p[n:])
+		m, err := c.read(p[n:], 0)
 		n += m
 		if err != nil && n < len(p) {
 			return err

@@ -7,8 +7,8 @@ import (
 	"tierd/nbd/wire"
 )
 
-// slowChanges is how many changes go to workers untried after an inline call
-// blocked: on a slow device each try would cost the connection a tick.
+// slowChanges is how many changes and misses go to workers untried after an
+// inline call blocked: on a slow device each try would cost the connection a tick.
 const slowChanges = 128
 
 // errHanded is returned by what found that the connection has a new leader:
@@ -187,7 +187,7 @@ func (c *conn) serveWrite(h wire.Request) error {
 	return c.runInline(h, data)
 }
 
-// isSlow tells whether a change had better go to a worker.
+// isSlow tells whether a change or a miss had better go to a worker.
 func (c *conn) isSlow() bool {
 	if c.slow == 0 {
 		return false
@@ -260,7 +260,7 @@ func (c *conn) dispatch(h wire.Request, n int) error {
 			return errStopping
 		}
 	}
-	if h.Type == wire.CmdRead && c.slow == 0 && c.alone() {
+	if h.Type == wire.CmdRead && !c.isSlow() && c.alone() {
 		return c.runHere(r)
 	}
 	c.srv.workers.submit(r)

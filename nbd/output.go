@@ -63,8 +63,8 @@ func (c *conn) write(p []byte) error {
 	if err == nil {
 		err = v.err
 	}
-	if v.stalled != 0 && clock()-v.stalled > int64(pollEvery) {
-		c.checkHangup()
+	if err == nil && v.stalled != 0 && clock()-v.stalled > int64(c.srv.pollEvery) {
+		err = c.checkHangup()
 	}
 	return err
 }
@@ -92,8 +92,8 @@ func (c *conn) writeList(list *request) error {
 			began := clock()
 			c.send.eaten = vectors
 			_, err = c.send.eaten.WriteTo(c.nc)
-			if clock()-began > int64(pollEvery) {
-				c.checkHangup()
+			if err == nil && clock()-began > int64(c.srv.pollEvery) {
+				err = c.checkHangup()
 			}
 		}
 		clear(vectors)
@@ -154,11 +154,11 @@ func (c *conn) drainLocked() {
 			}
 			r.free()
 		}
+
+		c.mu.Lock()
 		if charge > 0 {
 			c.srv.budget.give(charge)
 		}
-
-		c.mu.Lock()
 		c.inflight -= count
 		c.held -= charge
 		c.backlog -= backlog
@@ -191,10 +191,10 @@ func (c *conn) flush() error {
 		c.out = nil
 		c.backlog += int64(out.end)
 		c.appendLocked(r)
-		for c.backlog > maxBacklog && c.werr == nil {
+		for c.backlog > maxBacklog && c.brokenLocked() == nil {
 			c.waitLocked()
 		}
-		return c.werr
+		return c.brokenLocked()
 	}
 
 	c.writing = true

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"runtime"
 	"runtime/debug"
 	"slices"
 	"sync"
@@ -67,9 +66,8 @@ type Server struct {
 	watchdog *watchdog
 	budget   budget
 
-	lingering   atomic.Int32 // see conn.linger
-	maxLinger   int32
-	slowChanges int // see the constant; tests want more hand-offs
+	pollEvery   time.Duration // see the constants; tests want other values
+	slowChanges int
 
 	accepted, failed, refused, handoffs, panics atomic.Uint64
 
@@ -94,7 +92,7 @@ func NewServer(cfg Config) *Server {
 		log:         cfg.Logger,
 		workers:     newWorkers(),
 		budget:      budget{free: cfg.MaxTotalBytes},
-		maxLinger:   int32(runtime.GOMAXPROCS(0) / 2),
+		pollEvery:   pollEvery,
 		slowChanges: slowChanges,
 		listeners:   map[net.Listener]struct{}{},
 		conns:       map[*conn]struct{}{},

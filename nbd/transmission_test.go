@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"syscall"
 	"testing"
+	"time"
 	"unsafe"
 
 	"tierd/nbd/wire"
@@ -412,6 +413,34 @@ func TestHangupDropsWhatHasNotHadItsTurn(t *testing.T) {
 	eventually(t, "the device is closed", func() bool { return d.closes.Load() == 1 })
 	if got := d.dropped.Load(); got != 10 {
 		t.Errorf("dropped: got %d, want 10", got)
+	}
+}
+
+// TestHangupDuringAPause: the leader waits for room with requests in hand, and
+// the client hangs up meanwhile. It may have sent them again elsewhere, so they
+// are not begun any more.
+func TestHangupDuringAPause(t *testing.T) {
+	d := newMemDevice(1 << 20)
+	gate := make(chan struct{})
+	d.miss.Store(true)
+	d.readGate = func(int64) <-chan struct{} { return gate }
+	e := newMemExports().add(ExportInfo{Name: "a"}, d)
+	s, path := serve(t, Config{Exports: e, MaxInFlight: 1})
+	s.mu.Lock() // which orders this before the connections
+	s.pollEvery = time.Millisecond
+	s.mu.Unlock()
+	r := open(t, path, "a")
+	script := append(message(wire.CmdRead, 0, 1, 0, 1), message(wire.CmdRead, 0, 2, 0, 1)...)
+	for i := range 10 {
+		script = append(script, message(wire.CmdWrite, 0, uint64(i), 0, 1, 1)...)
+	}
+	r.send(script)
+	eventually(t, "the first is in flight", func() bool { return s.Snapshot().InFlight == 1 })
+	r.nc.Close()
+	eventually(t, "the connection ends", func() bool { return d.closes.Load() == 1 })
+	close(gate)
+	if got := d.begun.Load(); got != 0 {
+		t.Errorf("%d changes were begun after the hang-up", got)
 	}
 }
 

@@ -79,14 +79,14 @@ func Check(ctx context.Context, o Options) (CheckReport, error) {
 	c := &checker{owners: make(map[extent.Location]extent.Key), seen: make(map[string]int)}
 	problems, err := extentmap.Check(o.Metadata)
 	if err != nil {
-		return c.CheckReport, fmt.Errorf("metadata %s: %w", o.Metadata, err)
+		return c.CheckReport, err
 	}
 	for _, p := range problems {
 		c.add(Damage, o.Metadata, "page", "%s", p)
 	}
 	db, err := extentmap.Open(o.Metadata, extentmap.Options{ReadOnly: true})
 	if err != nil {
-		return c.CheckReport, fmt.Errorf("metadata %s: %w", o.Metadata, err)
+		return c.CheckReport, err
 	}
 	defer db.Close()
 	c.state = db.State()

@@ -259,10 +259,11 @@ func (s *sender) relocation() {
 	}
 	for _, from := range p.tiers {
 		for _, to := range p.tiers {
-			if from == to {
-				continue
-			}
 			for _, r := range plan.MoveReasons {
+				// Load is evened out within a tier, everything else is between tiers.
+				if (from == to) != (r == plan.ReasonBalance) {
+					continue
+				}
 				m := moved[key{from.name, to.name, r}]
 				s.counter("relocation_moved_bytes_total", float64(m.Bytes), from.name, to.name, string(r))
 				s.counter("relocation_moved_extents_total", float64(m.Extents), from.name, to.name, string(r))

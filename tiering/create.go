@@ -202,7 +202,7 @@ func (c *creation) inspectMetadata() error {
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("metadata %s: %w", c.o.Metadata, err)
+		return err
 	}
 	defer db.Close()
 	if p := db.State().Pool; p.State == extentmap.PoolCreating {
@@ -253,11 +253,11 @@ func (c *creation) write(ctx context.Context) error {
 		m.Size, m.Slots = c.layouts[i].Size, c.layouts[i].Slots
 	}
 	if err := extentmap.Create(c.o.Metadata, c.state); err != nil {
-		return fmt.Errorf("create metadata %s: %w", c.o.Metadata, err)
+		return err
 	}
 	db, err := extentmap.Open(c.o.Metadata, extentmap.Options{})
 	if err != nil {
-		return fmt.Errorf("open metadata %s: %w", c.o.Metadata, err)
+		return err
 	}
 	defer db.Close()
 	for i, spec := range c.specs {
@@ -273,7 +273,7 @@ func (c *creation) write(ctx context.Context) error {
 		return fmt.Errorf("remove old heat: %w", err)
 	}
 	if err := stagedlog.Create(logPath, logBytes); err != nil {
-		return fmt.Errorf("create staged log: %w", err)
+		return err
 	}
 	for i, spec := range c.specs {
 		if err := c.writeBacking(ctx, i, spec, ondisk.BackingActive); err != nil {

@@ -130,7 +130,7 @@ func (p *Pool) ownersOn(b *member) map[extent.Slot]extent.Key {
 // requests are served meanwhile.
 func (p *Pool) mendTable(b *member, wrong []ondisk.SlotUpdate) error {
 	ctx := context.Background() // a stop half-way would look like a failure of the backing
-	const batch = 1024 // entries written while rounds have to wait
+	const batch = 1024          // entries written while rounds have to wait
 	for len(wrong) > 0 {
 		n := min(batch, len(wrong))
 		part := wrong[:n]

@@ -24,6 +24,8 @@ type monitor struct {
 	file *heat.File
 	path string
 
+	cycling sync.Mutex // held for the whole of a cycle; before mu
+
 	mu        sync.Mutex
 	opts      RelocationOptions
 	cycle     int64     // number of cycles since open
@@ -60,13 +62,16 @@ func (m *monitor) loop(ctx context.Context) {
 	m.nextCycle = p.clock.Now().Add(m.opts.Cycle)
 	m.mu.Unlock()
 	for {
+		m.mu.Lock()
+		wait := min(drainInterval, m.opts.Cycle)
+		m.mu.Unlock()
 		select {
 		case <-ctx.Done():
 			return
 		case <-p.heat.Full():
 			p.heat.Drain(p.clock.Now())
 			continue
-		case <-p.clock.After(drainInterval):
+		case <-p.clock.After(wait):
 		}
 		now := p.clock.Now()
 		p.heat.Drain(now)
@@ -82,6 +87,8 @@ func (m *monitor) loop(ctx context.Context) {
 // runCycle makes a plan, hands it to the relocator unless movement is paused, and
 // saves the heat.
 func (m *monitor) runCycle(now time.Time) {
+	m.cycling.Lock() // an operator may ask for one while another is due
+	defer m.cycling.Unlock()
 	start := time.Now()
 	p := m.pool
 	p.heat.Drain(now)

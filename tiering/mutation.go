@@ -82,7 +82,11 @@ func (v *Volume) BeginWrite(off, n int64) *Mutation {
 // it touches, also those it covers in part: a trim before may have covered the
 // rest, and then the extent is unmapped.
 func (v *Volume) BeginTrim(off, n int64) *Mutation {
-	return v.begin(OpTrim, registry.Exclusive, off, n, false)
+	kind := registry.Exclusive
+	if mutant.On(mutant.SharedUnmap) {
+		kind = registry.Write
+	}
+	return v.begin(OpTrim, kind, off, n, false)
 }
 
 // BeginWriteZeroes puts the zeroing of [off, off+n) in line.

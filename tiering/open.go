@@ -34,14 +34,15 @@ func bootID() (string, error) {
 //
 //  1. The metadata is opened, which locks it, and the members are found and
 //     checked against it. Nothing has been written.
+//     After an unclean stop the staged log is read: it is of use if it is of the
+//     same boot, incarnation and backings.
 //  2. The incarnation is raised in the metadata, which also takes back the
 //     clean-stop mark.
 //  3. After an unclean stop, every backing is synced: data that was answered and
 //     sits in the page cache belongs to nobody's dirty marks any more.
 //  4. The superblocks get the new incarnation.
-//  5. The maps are read, and the staged log is replayed on top of them if it is of
-//     the same boot, incarnation and backings. What it adds is committed, and only
-//     then does the log start anew.
+//  5. The maps are read, and the log is replayed on top of them. What it adds is
+//     committed, and only then does the log start anew.
 //  6. Background work starts; the slot tables are compared with the map.
 func Open(ctx context.Context, o Options) (*Pool, error) {
 	o.setDefaults()
@@ -54,7 +55,7 @@ func Open(ctx context.Context, o Options) (*Pool, error) {
 	}
 	db, err := extentmap.Open(o.Metadata, extentmap.Options{Fault: o.Fault})
 	if err != nil {
-		return nil, fmt.Errorf("metadata %s: %w", o.Metadata, err)
+		return nil, err
 	}
 	op := &opening{o: o, db: db, found: make(map[extent.BackingID]*candidate)}
 	p, err := op.run(ctx)
@@ -73,6 +74,10 @@ type opening struct {
 	pool  *Pool
 	found map[extent.BackingID]*candidate
 	warn  []string
+
+	clean   bool               // the pool was stopped cleanly
+	records []stagedlog.Record // else: what the staged log adds
+	void    string             // why the log is of no use; "" if it is
 }
 
 // candidate is an opened backing with what its superblock says.
@@ -117,20 +122,23 @@ func (op *opening) run(ctx context.Context) (*Pool, error) {
 	if err := op.findMembers(ctx); err != nil {
 		return nil, err
 	}
-	clean := pr.CleanStop
-	if err := op.build(ctx); err != nil {
+	op.clean = pr.CleanStop
+	if err := op.build(); err != nil {
 		return nil, err
 	}
 	p := op.pool
+	if err := op.readLog(); err != nil {
+		return nil, err
+	}
 	if err := op.raiseIncarnation(); err != nil {
 		return nil, err
 	}
-	op.adoptMembers(clean)
+	op.adoptMembers()
 	if err := op.loadMaps(); err != nil {
 		return nil, err
 	}
 	p.committer.start(p)
-	if err := op.recover(clean); err != nil {
+	if err := op.recover(); err != nil {
 		return nil, err
 	}
 	if err := op.startLog(); err != nil {
@@ -140,7 +148,7 @@ func (op *opening) run(ctx context.Context) (*Pool, error) {
 	for _, w := range op.warn {
 		p.log.Warn(w)
 	}
-	p.start(clean)
+	p.start(op.clean)
 	return p, nil
 }
 
@@ -263,7 +271,7 @@ func (op *opening) checkMember(ctx context.Context, m extentmap.Member, c *candi
 }
 
 // build makes the Pool with its tiers and members. Nothing runs yet.
-func (op *opening) build(context.Context) error {
+func (op *opening) build() error {
 	pr := op.state.Pool
 	size, err := extent.NewSize(pr.ExtentSize)
 	if err != nil {
@@ -317,14 +325,14 @@ func (op *opening) raiseIncarnation() error {
 
 // adoptMembers syncs the backings after an unclean stop and gives them the new
 // incarnation. A backing on which that fails has failed.
-func (op *opening) adoptMembers(clean bool) {
+func (op *opening) adoptMembers() {
 	ctx := context.Background() // a stop half-way would look like a failure of a backing
 	p := op.pool
 	p.eachMember(func(b *member) {
 		if b.err() != nil {
 			return
 		}
-		if !clean && !mutant.On(mutant.CleanDirtySetAtRun) {
+		if !op.clean && !mutant.On(mutant.CleanDirtySetAtRun) {
 			if err := b.store.Sync(ctx); err != nil {
 				b.fail("sync at open", err)
 				return
@@ -393,44 +401,54 @@ func (op *opening) identity(incarnation uint64) stagedlog.Identity {
 	return id
 }
 
-// recover replays the staged log of a pool that was not stopped cleanly, and
-// commits what that adds. If the log is void, answered changes may be lost, and
-// the continuity id changes.
-func (op *opening) recover(clean bool) error {
-	if clean {
+// readLog reads the staged log of a pool that was not stopped cleanly. Nothing has
+// been written yet: a map that is older than the log is refused.
+func (op *opening) readLog() error {
+	if op.clean {
 		return nil
 	}
-	p := op.pool
 	pr := op.state.Pool
-	id := op.identity(pr.LogIncarnation)
 	path := stagedLogPath(op.o.Metadata)
-	recs, void, err := stagedlog.Read(path, id, p.commit.Load())
-	if mutant.On(mutant.IgnoreBootID) && void != "" {
+	id := op.identity(pr.LogIncarnation)
+	var err error
+	op.records, op.void, err = stagedlog.Read(path, id, pr.Commit)
+	if mutant.On(mutant.IgnoreBootID) && op.void != "" {
 		id.BootID = pr.BootID
-		recs, void, err = stagedlog.Read(path, id, p.commit.Load())
+		op.records, op.void, err = stagedlog.Read(path, id, pr.Commit)
 	}
 	switch {
+	case err == nil:
 	case errors.Is(err, stagedlog.ErrMapOlder):
 		return refuse("metadata %s is older than its staged log: it was restored from a copy", op.o.Metadata)
 	case errors.Is(err, fs.ErrNotExist):
-		void = "it does not exist"
-	case err != nil && !errors.Is(err, stagedlog.ErrGap):
-		return fmt.Errorf("read staged log: %w", err)
-	case err != nil:
-		void = err.Error()
+		op.void = "it does not exist"
+	case errors.Is(err, stagedlog.ErrGap):
+		op.void = err.Error()
+	default:
+		return err
 	}
-	if void != "" {
+	return nil
+}
+
+// recover replays the staged log and commits what that adds. If the log is void,
+// answered changes may be lost, and the continuity id changes.
+func (op *opening) recover() error {
+	if op.clean {
+		return nil
+	}
+	p := op.pool
+	if op.void != "" {
 		cont := uuid.New()
-		op.warn = append(op.warn, fmt.Sprintf("the pool was not stopped cleanly and its staged log cannot be used (%s): answered writes that were not flushed may be lost", void))
+		op.warn = append(op.warn, fmt.Sprintf("the pool was not stopped cleanly and its staged log cannot be used (%s): answered writes that were not flushed may be lost", op.void))
 		if _, err := p.commitNow(&extentmap.Changes{Pool: func(r *extentmap.PoolRecord) { r.Continuity = cont }}); err != nil {
 			return fmt.Errorf("renew continuity id: %w", err)
 		}
 	}
-	n, err := p.replay(recs)
+	n, err := p.replay(op.records)
 	if err != nil {
 		return fmt.Errorf("replay staged log: %w", err)
 	}
-	p.log.Info("recovered from an unclean stop", "records", len(recs), "changed extents", n, "void", void)
+	p.log.Info("recovered from an unclean stop", "records", len(op.records), "changed extents", n, "void", op.void)
 	return nil
 }
 
@@ -510,12 +528,12 @@ func (op *opening) startLog() error {
 	log, err := stagedlog.Open(path, id, p.commit.Load(), p.staged.seq+1)
 	if errors.Is(err, fs.ErrNotExist) {
 		if err := stagedlog.Create(path, logBytes); err != nil {
-			return fmt.Errorf("create staged log: %w", err)
+			return err
 		}
 		log, err = stagedlog.Open(path, id, p.commit.Load(), p.staged.seq+1)
 	}
 	if err != nil {
-		return fmt.Errorf("open staged log: %w", err)
+		return err
 	}
 	p.staged.log = log
 	return nil

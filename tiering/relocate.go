@@ -571,22 +571,23 @@ func (w *mover) giveBack() {
 
 // MoveExtent moves the extent at off of a volume to a tier, by its rank, and
 // returns when it is committed there. It goes by the same steps, and counts
-// against the same budget, as the moves of a plan.
-func (p *Pool) MoveExtent(ctx context.Context, volume string, off int64, to int) error {
+// against the same budget, as the moves of a plan. moved is false if the extent
+// was there already.
+func (p *Pool) MoveExtent(ctx context.Context, volume string, off int64, to int) (moved bool, err error) {
 	v, err := p.Volume(volume)
 	if err != nil {
-		return err
+		return false, err
 	}
 	if off < 0 || off >= v.Size() {
-		return ErrOutOfRange
+		return false, ErrOutOfRange
 	}
 	if to < 0 || to >= len(p.tiers) {
-		return fmt.Errorf("tier %d: %w", to, ErrNotFound)
+		return false, fmt.Errorf("tier %d: %w", to, ErrNotFound)
 	}
 	i := p.size.Index(off)
 	e := v.table.Load(i)
 	if !e.Mapped() {
-		return fmt.Errorf("extent %d of volume %s is unmapped: %w", i, volume, ErrInvalid)
+		return false, fmt.Errorf("extent %d of volume %s is unmapped: %w", i, volume, ErrInvalid)
 	}
 	m := plan.Move{
 		Key: extent.Key{Volume: v.id, Index: i}, From: p.member(e.Location()).tier, To: extent.TierID(to),
@@ -594,18 +595,18 @@ func (p *Pool) MoveExtent(ctx context.Context, volume string, off int64, to int)
 	}
 	switch {
 	case m.From == m.To:
-		return nil
+		return false, nil
 	case m.From < m.To:
 		m.Kind = plan.Demotion
 	}
 	if !p.reloc.claim(m.Key) {
-		return fmt.Errorf("extent %d of volume %s is being moved: %w", i, volume, ErrBusy)
+		return false, fmt.Errorf("extent %d of volume %s is being moved: %w", i, volume, ErrBusy)
 	}
 	w := &mover{r: p.reloc, buf: make([]byte, pieceSize)}
 	ev := w.run(ctx, m)
 	p.reloc.ended(ev)
 	if ev.Outcome != MoveDone {
-		return fmt.Errorf("move extent %d of volume %s: %s: %w", i, volume, ev.Outcome, w.err)
+		return false, fmt.Errorf("move extent %d of volume %s: %s: %w", i, volume, ev.Outcome, w.err)
 	}
-	return v.Flush(ctx)
+	return true, v.Flush(ctx)
 }

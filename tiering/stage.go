@@ -103,7 +103,7 @@ func (p *Pool) tryStage(v *Volume, kind stagedlog.Kind, first, count extent.Inde
 func (s *stager) append(rec stagedlog.Record) error {
 	err := s.log.Append([]stagedlog.Record{rec})
 	if err != nil && !errors.Is(err, stagedlog.ErrFull) {
-		s.broken = fmt.Errorf("append to staged log: %v: %w", err, ErrMetadataFailed)
+		s.broken = fmt.Errorf("%w: %w", ErrMetadataFailed, err)
 		return s.broken
 	}
 	return err

@@ -239,7 +239,7 @@ func (p *Pool) SetPolicy(ctx context.Context, name, policy string, dryRun bool) 
 		v.mu.Lock()
 		v.policy = pol
 		v.mu.Unlock()
-		p.log.Info("volume policy set", "volume", name, "policy", pol)
+		p.log.Info("volume policy set", "volume", name, "policy", pol.String())
 	})
 }
 

@@ -64,7 +64,7 @@ func (d *daemon) run(ctx context.Context) error {
 	d.pool = pool
 	d.serve(ctx)
 	d.notify(sd.SdNotifyReady)
-	d.log.Info("serving", "version", version(), "volumes", len(pool.Volumes()), "nbd", d.cfg.NBD.Listen, "metrics", d.cfg.Metrics.Listen)
+	d.log.Info("serving", append([]any{"version", programVersion(), "volumes", len(pool.Volumes())}, d.listeners.attrs()...)...)
 
 	err = d.wait(ctx)
 	d.notify(sd.SdNotifyStopping)

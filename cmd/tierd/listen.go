@@ -50,6 +50,19 @@ func (l *listeners) open(cfg *config.Config) (err error) {
 	return nil
 }
 
+// attrs returns the addresses for the log, with the port that a port 0 became.
+func (l *listeners) attrs() []any {
+	var exports []string
+	for _, n := range l.nbd {
+		exports = append(exports, n.Addr().Network()+":"+n.Addr().String())
+	}
+	attrs := []any{"nbd", exports, "admin", l.admin.Addr().String()}
+	if l.metrics != nil {
+		attrs = append(attrs, "metrics", l.metrics.Addr().String())
+	}
+	return attrs
+}
+
 func (l *listeners) close() {
 	for _, n := range append([]net.Listener{l.admin, l.metrics}, l.nbd...) {
 		if n != nil {

@@ -53,7 +53,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		return exitConfig
 	}
 	if *showVersion {
-		fmt.Fprintln(stdout, "tierd", version())
+		fmt.Fprintln(stdout, "tierd", programVersion())
 		return exitOK
 	}
 	level := new(slog.LevelVar)
@@ -97,8 +97,14 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	return exitOK
 }
 
-// version returns the version the program was built from.
-func version() string {
+// version is set by the linker: -X main.version=v1.2.3.
+var version string
+
+// programVersion returns the version the program was built from.
+func programVersion() string {
+	if version != "" {
+		return version
+	}
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
 		return "unknown"

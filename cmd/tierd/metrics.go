@@ -99,6 +99,6 @@ func (m *nbdMetrics) Collect(ch chan<- prometheus.Metric) {
 func buildInfo() prometheus.Collector {
 	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Namespace: metrics.Namespace, Name: "build_info", Help: "Version of the daemon; always 1.",
-		ConstLabels: prometheus.Labels{"version": version()},
+		ConstLabels: prometheus.Labels{"version": programVersion()},
 	}, func() float64 { return 1 })
 }

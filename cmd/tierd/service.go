@@ -58,7 +58,7 @@ func (c classified) Unwrap() []error { return []error{c.err, c.class} }
 func (s *service) PoolStatus(context.Context) (control.PoolStatus, error) {
 	info := s.pool.Info()
 	st := control.PoolStatus{
-		PoolID: info.ID.String(), Version: version(), FormatVersion: int(info.FormatVersion), ExtentSizeBytes: info.ExtentSize,
+		PoolID: info.ID.String(), Version: programVersion(), FormatVersion: int(info.FormatVersion), ExtentSizeBytes: info.ExtentSize,
 		StartedAt: info.Started, UptimeSeconds: time.Since(info.Started).Seconds(),
 		Incarnation: info.Incarnation, ContinuityID: info.Continuity.String(),
 		MetadataState: control.MetadataOK, CommitNumber: info.Commit, StagedEntries: int64(info.Staged),

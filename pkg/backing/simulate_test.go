@@ -137,3 +137,15 @@ func TestSimulatedFile(t *testing.T) {
 		t.Errorf("answered after %v, want at least %v", got, o.Simulate.Latency)
 	}
 }
+
+// TestSimulatedSyncOfNothing syncs a disk that was never written: there is nothing
+// to wait for.
+func TestSimulatedSyncOfNothing(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	d := backing.NewSimulated(backing.NewMem(1<<20), backing.Simulate{Latency: time.Millisecond}, nil)
+	defer d.Close()
+	if err := d.Sync(ctx); err != nil {
+		t.Errorf("got %v, want nil at once", err)
+	}
+}

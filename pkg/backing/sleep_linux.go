@@ -66,9 +66,11 @@ func newTimerSleeper() *timerSleeper { return &timerSleeper{} }
 func (*timerSleeper) now() time.Time { return time.Now() }
 
 func (s *timerSleeper) until(ctx context.Context, t time.Time) error {
-	// The long part may be late by a millisecond, and can be cancelled.
-	if d := time.Until(t) - timerStretch; d > 0 {
-		timer := time.NewTimer(d)
+	// The long part may be late by a millisecond, and can be cancelled. The zero
+	// time is so long ago that a difference to it saturates: nothing may be
+	// subtracted from that.
+	if d := time.Until(t); d > timerStretch {
+		timer := time.NewTimer(d - timerStretch)
 		defer timer.Stop()
 		select {
 		case <-timer.C:

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"tierd/pkg/backing"
 	"tierd/tiering"
 )
 
@@ -29,6 +30,7 @@ type Checker struct {
 	w       *World
 	v       *tiering.Volume
 	seed    uint64
+	prof    Profile
 	size    int64
 	extents int64
 
@@ -49,30 +51,65 @@ type register struct {
 	issued atomic.Uint64 // highest number begun
 }
 
-// NewChecker prepares a run over extents of the first volume of a new World.
-func NewChecker(t testing.TB, extentSize, extents int64, seed uint64) *Checker {
-	n := int(extents)
-	w := NewWorld(t, Config{
-		ExtentSize: extentSize, Slots: [][]int{{n/2 + 1}, {n/2 + 1}, {n/2 + 2}}, Volumes: []int64{extentSize * extents},
-	}, nil)
+// Profile is what a Checker stresses.
+type Profile struct {
+	Extents  int64
+	Slots    [][]int
+	Changers int // goroutines that write, trim and zero
+	Readers  int
+	Movers   int           // goroutines that move random extents to random tiers
+	Carousel bool          // one more that moves extents through one slot in turn
+	Pause    time.Duration // of a changer after each change, on average
+	Dawdle   time.Duration // how long a slow read may take before and after it looks, at most
+}
+
+var (
+	// Crowded: many changes get in each other's and the mover's way.
+	Crowded = Profile{
+		Extents: 8, Slots: [][]int{{5}, {5}, {6}}, Changers: 6, Readers: 24, Movers: 4, Dawdle: 60 * time.Millisecond,
+	}
+	// Roaming: extents change places all the time, and come back to a slot while a
+	// read of it is still under way.
+	Roaming = Profile{
+		Extents: 2, Slots: [][]int{{1}, {2}}, Changers: 1, Readers: 4, Carousel: true,
+		Pause: time.Millisecond, Dawdle: 50 * time.Millisecond,
+	}
+)
+
+// NewChecker prepares a run over the first volume of a new World.
+func NewChecker(t testing.TB, prof Profile, seed uint64) *Checker {
+	const extentSize = 64 << 10
+	extents := prof.Extents
+	w := NewWorld(t, Config{ExtentSize: extentSize, Slots: prof.Slots, Volumes: []int64{extentSize * extents}}, nil)
 	v, err := w.Pool.Volume("v0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &Checker{t: t, w: w, v: v, seed: seed, size: extentSize, extents: extents, blocks: make([]register, extentSize*extents/block)}
+	// From here on reads dawdle, so that an extent has time to leave its slot, and
+	// to come back to it, under them.
+	w.Close()
+	w.wrap = func(s backing.Store) backing.Store { return dawdler{s, prof.Dawdle} }
+	w.Open()
+	if v, err = w.Pool.Volume("v0"); err != nil {
+		t.Fatal(err)
+	}
+	return &Checker{t: t, w: w, v: v, seed: seed, prof: prof, size: extentSize, extents: extents, blocks: make([]register, extentSize*extents/block)}
 }
 
 // Run goes on for d, then compares the end state. It returns how many wrong reads
 // there were.
 func (c *Checker) Run(d time.Duration) int64 {
 	var wg sync.WaitGroup
-	for i := range 6 {
+	for i := range c.prof.Changers {
 		wg.Go(func() { c.changeLoop(rand.New(rand.NewPCG(c.seed, uint64(i)))) })
 	}
-	for i := range 4 {
+	for i := range c.prof.Readers {
 		wg.Go(func() { c.readLoop(rand.New(rand.NewPCG(c.seed, uint64(100+i)))) })
 	}
-	for i := range 2 {
+	if c.prof.Carousel {
+		wg.Go(c.carousel)
+	}
+	for i := range c.prof.Movers {
 		wg.Go(func() { c.moveLoop(rand.New(rand.NewPCG(c.seed, uint64(200+i)))) })
 	}
 	wg.Go(func() {
@@ -157,6 +194,9 @@ func (c *Checker) changeLoop(rnd *rand.Rand) {
 		} else {
 			c.Writes.Add(1)
 		}
+		if c.prof.Pause > 0 {
+			time.Sleep(rand.N(2 * c.prof.Pause))
+		}
 	}
 }
 
@@ -179,6 +219,9 @@ func (c *Checker) readLoop(rnd *rand.Rand) {
 	for !c.stop.Load() {
 		c.read(rnd.IntN(len(c.blocks)), p, false)
 		c.Reads.Add(1)
+		if rnd.IntN(32) == 0 {
+			runtime.Gosched() // there are few processors and many readers
+		}
 	}
 }
 
@@ -220,7 +263,7 @@ func (c *Checker) read(i int, p []byte, last bool) {
 func (c *Checker) moveLoop(rnd *rand.Rand) {
 	for !c.stop.Load() {
 		i := rnd.Int64N(c.extents)
-		if c.w.Relocate("v0", i*c.size, rnd.IntN(3)) {
+		if c.w.Relocate("v0", i*c.size, rnd.IntN(len(c.prof.Slots))) {
 			c.Moves.Add(1)
 		}
 		if rnd.IntN(16) == 0 {
@@ -229,8 +272,39 @@ func (c *Checker) moveLoop(rnd *rand.Rand) {
 	}
 }
 
+// carousel takes the extents through the only slot of the first tier, one after the
+// other, so that each finds the same slot again after another has used it.
+func (c *Checker) carousel() {
+	for i := int64(0); !c.stop.Load(); i = (i + 1) % c.extents {
+		for _, to := range []int{0, 1} {
+			if c.w.Relocate("v0", i*c.size, to) {
+				c.Moves.Add(1)
+			}
+		}
+	}
+}
+
+// dawdler is a store some of whose reads take their time before and after they look.
+type dawdler struct {
+	backing.Store
+	most time.Duration
+}
+
+// TryReadAt declines now and then, which leads to ReadAt.
+func (d dawdler) TryReadAt(p []byte, off int64) bool {
+	return rand.IntN(64) != 0 && d.Store.TryReadAt(p, off)
+}
+
+func (d dawdler) ReadAt(ctx context.Context, p []byte, off int64) error {
+	if len(p) == block && rand.IntN(2) == 0 { // readers' blocks, not the mover's pieces
+		time.Sleep(rand.N(d.most))
+		defer func() { time.Sleep(rand.N(d.most)) }()
+	}
+	return d.Store.ReadAt(ctx, p, off)
+}
+
 // Report returns what was done.
 func (c *Checker) Report() string {
-	return fmt.Sprintf("%d reads, %d writes, %d trims and zeroes, %d moves, %d wrong reads",
-		c.Reads.Load(), c.Writes.Load(), c.Trims.Load(), c.Moves.Load(), c.bad.Load())
+	return fmt.Sprintf("%d reads, %d writes, %d trims and zeroes, %d moves, %d wrong reads; moves not made: %v",
+		c.Reads.Load(), c.Writes.Load(), c.Trims.Load(), c.Moves.Load(), c.bad.Load(), c.w.Pool.Relocation().Skipped)
 }

@@ -12,13 +12,17 @@ var checkFor = flag.Duration("check-for", 10*time.Second, "how long the concurre
 
 // TestConcurrentChanges lets overlapping changes and moves race for a while.
 func TestConcurrentChanges(t *testing.T) {
-	c := NewChecker(t, 64<<10, 8, Seed(t))
-	if n := c.Run(*checkFor); n > 0 {
-		t.Errorf("%d wrong reads", n)
-	}
-	t.Log(c.Report())
-	if c.Moves.Load() == 0 || c.Trims.Load() == 0 {
-		t.Error("nothing was moved or trimmed: the run shows nothing")
+	for name, prof := range map[string]Profile{"crowded": Crowded, "roaming": Roaming} {
+		t.Run(name, func(t *testing.T) {
+			c := NewChecker(t, prof, Seed(t))
+			if n := c.Run(*checkFor / 2); n > 0 {
+				t.Errorf("%d wrong reads", n)
+			}
+			t.Log(c.Report())
+			if c.Moves.Load() == 0 || c.Trims.Load() == 0 {
+				t.Error("nothing was moved or trimmed: the run shows nothing")
+			}
+		})
 	}
 }
 
@@ -26,5 +30,5 @@ func TestConcurrentChanges(t *testing.T) {
 // must miss.
 var protocolMutants = []mutant.Mutant{
 	mutant.NoReadValidation, mutant.NoRegistration, mutant.NoPieceMarks, mutant.MarksAtEnter, mutant.NoExclusion,
-	mutant.NoSwitchRecheck, mutant.NoGeneration, mutant.NoMoveCancel,
+	mutant.NoSwitchRecheck, mutant.NoGeneration, mutant.NoFirstMarks, mutant.SharedUnmap,
 }

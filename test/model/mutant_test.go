@@ -19,8 +19,12 @@ func TestCheckerNoticesMutants(t *testing.T) {
 		t.Run(string(m), func(t *testing.T) {
 			mutant.Set(m)
 			defer mutant.Set("")
-			c := NewChecker(t, 64<<10, 8, Seed(t))
 			start := time.Now()
+			prof := Crowded
+			if m == mutant.NoGeneration || m == mutant.NoReadValidation {
+				prof = Roaming
+			}
+			c := NewChecker(t, prof, Seed(t))
 			if n := c.Run(*huntFor); n == 0 {
 				t.Errorf("not noticed in %v: %s", *huntFor, c.Report())
 			}

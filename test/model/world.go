@@ -11,6 +11,8 @@ import (
 	"tierd/pkg/backing"
 	"tierd/pkg/backing/crashstore"
 	"tierd/tiering"
+	"tierd/tiering/extent"
+	"tierd/tiering/ondisk"
 	"tierd/tiering/plan"
 )
 
@@ -23,8 +25,19 @@ type Config struct {
 	Volumes []int64
 }
 
-// overhead is what a backing needs beside its slots, generously.
-const overhead = 16 << 20
+// backingSize returns the size of a backing with just n slots.
+func backingSize(t testing.TB, n int, extentSize int64) int64 {
+	t.Helper()
+	size, err := extent.NewSize(extentSize)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for bytes := int64(8 << 20); ; bytes += min(extentSize, 64<<10) {
+		if l, err := ondisk.NewLayout(bytes, size); err == nil && l.Slots >= uint32(n) {
+			return bytes
+		}
+	}
+}
 
 // World is a pool in memory that outlives its opens.
 type World struct {
@@ -35,6 +48,7 @@ type World struct {
 	at   map[string]int // path to index in rec
 	boot int
 	opts func(*tiering.Options)
+	wrap func(backing.Store) backing.Store // each store when it is opened; nil: as it is
 
 	Pool *tiering.Pool
 }
@@ -49,7 +63,7 @@ func NewWorld(t testing.TB, cfg Config, opts func(*tiering.Options)) *World {
 		tier := tiering.TierSpec{Name: fmt.Sprintf("t%d", i), Media: backing.SSD}
 		for j, n := range backings {
 			tier.Backings = append(tier.Backings, tiering.BackingSpec{
-				Path: fmt.Sprintf("/t%d/b%d", i, j), Size: int64(n)*cfg.ExtentSize + overhead,
+				Path: fmt.Sprintf("/t%d/b%d", i, j), Size: backingSize(t, n, cfg.ExtentSize),
 			})
 		}
 		o.Tiers = append(o.Tiers, tier)
@@ -88,7 +102,11 @@ func (w *World) openStore(_ context.Context, spec tiering.BackingSpec, create, _
 	i, ok := w.at[spec.Path]
 	switch {
 	case ok:
-		return w.rec.Stores()[i].Reopen(), nil
+		st := backing.Store(w.rec.Stores()[i].Reopen())
+		if w.wrap != nil {
+			st = w.wrap(st)
+		}
+		return st, nil
 	case !create:
 		return nil, &fs.PathError{Op: "open", Path: spec.Path, Err: fs.ErrNotExist}
 	}
@@ -163,8 +181,8 @@ func (w *World) Check() {
 // was.
 func (w *World) Relocate(volume string, off int64, to int) bool {
 	w.t.Helper()
-	err := w.Pool.MoveExtent(context.Background(), volume, off, to)
-	return err == nil
+	moved, err := w.Pool.MoveExtent(context.Background(), volume, off, to)
+	return moved && err == nil
 }
 
 // KeepMoving sets up a planner that always finds something to move.

@@ -159,3 +159,48 @@ func TestDamagedChunk(t *testing.T) {
 	}
 	wantFailed(t, d, last)
 }
+
+// TestFullFileSystem fills the file system that holds the metadata: commits of
+// ordinary size go on, in the slack.
+func TestFullFileSystem(t *testing.T) {
+	dir := t.TempDir()
+	if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, "size=48m"); err != nil {
+		t.Skipf("needs the right to mount a tmpfs: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := syscall.Unmount(dir, syscall.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
+	path := filepath.Join(dir, "pool.db")
+	if err := Create(path, testState()); err != nil {
+		t.Fatal(err)
+	}
+	d := mustOpen(t, path, Options{})
+	hog, err := os.Create(filepath.Join(dir, "hog"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer hog.Close()
+	for err == nil {
+		_, err = hog.Write(make([]byte, 1<<20))
+	}
+	for err = nil; err == nil; {
+		_, err = hog.Write(make([]byte, 4096))
+	}
+	if !errors.Is(err, syscall.ENOSPC) {
+		t.Fatal(err)
+	}
+	for i := range 200 {
+		c := Changes{Map: []MapChange{change(1, i*256, 1, i), change(1, i*256+1, 1, i)}}
+		if _, err := d.Commit(context.Background(), &c); err != nil {
+			t.Fatalf("commit %d on a full file system: %v", i, err)
+		}
+	}
+	if len(loadAll(t, d, 1)) != 400 {
+		t.Error("extents are missing")
+	}
+	if err := d.Close(); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -19,7 +19,8 @@ const (
 	NoExclusion        Mutant = "no-exclusion"         // R4: the switch does not wait for writes in flight
 	NoSwitchRecheck    Mutant = "no-switch-recheck"    // R4: the switch does not look whether the extent changed
 	NoGeneration       Mutant = "no-generation"        // R1: the generation does not rise
-	NoMoveCancel       Mutant = "no-move-cancel"       // R5: an unmap does not cancel the move
+	NoFirstMarks       Mutant = "no-first-marks"       // R3: a move starts without all marks set
+	SharedUnmap        Mutant = "shared-unmap"         // R5: an unmap is not alone in its extents
 	NoWidening         Mutant = "no-widening"          // R2: ranges are not widened to whole blocks
 	EarlySlotReuse     Mutant = "early-slot-reuse"     // a slot is given out before the commit that vacates it
 	NoZeroing          Mutant = "no-zeroing"           // a vacated slot is given out with its old bytes
@@ -35,7 +36,7 @@ const (
 func All() []Mutant {
 	return []Mutant{
 		NoReadValidation, NoRegistration, NoPieceMarks, MarksAtEnter, NoExclusion, NoSwitchRecheck, NoGeneration,
-		NoMoveCancel, NoWidening, EarlySlotReuse, NoZeroing, CommitBeforeSync, MarkDirtyBefore, SwallowSyncError,
+		NoFirstMarks, SharedUnmap, NoWidening, EarlySlotReuse, NoZeroing, CommitBeforeSync, MarkDirtyBefore, SwallowSyncError,
 		IgnoreBootID, CleanDirtySetAtRun, RecordAfterPublish,
 	}
 }

@@ -20,7 +20,8 @@ type memStore struct {
 	mu      sync.Mutex
 	now     []byte
 	durable []byte
-	dirty   map[int64]bool // sectors
+	dirty   map[int64]bool   // sectors
+	arrived map[int64][]byte // of a store after a cut: sectors that replace those of now
 	syncs   int
 	failAt  int                // the Sync or WriteAt that fails, counted down; 0: none
 	onSync  func(st *memStore) // before a Sync takes effect
@@ -59,6 +60,11 @@ func (m *memStore) ReadAt(ctx context.Context, p []byte, off int64) error {
 		return err
 	}
 	copy(p, m.now[off:])
+	for s := off / sector; len(m.arrived) > 0 && s < (off+int64(len(p)))/sector; s++ {
+		if b, ok := m.arrived[s]; ok {
+			copy(p[s*sector-off:], b)
+		}
+	}
 	return nil
 }
 
@@ -116,19 +122,23 @@ func (m *memStore) Sync(ctx context.Context) error {
 }
 
 // cut returns the store after a power cut, when of the unsynced sectors those
-// arrived that keep says; all of them if it is nil. It is for reading, since
-// it does not tell synced from unsynced.
+// arrived that keep says. It is for reading alone, and shares m's bytes.
 func (m *memStore) cut(keep func(i int, s int64) bool) *memStore {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	c := newMem(0)
-	c.now = append([]byte(nil), m.durable...)
-	c.durable = c.now
+	c := &memStore{now: m.durable, arrived: make(map[int64][]byte)}
 	for i, s := range slices.Sorted(maps.Keys(m.dirty)) {
-		if keep == nil || keep(i, s) {
-			copy(c.now[s*sector:min((s+1)*sector, m.Size())], m.now[s*sector:])
+		if keep(i, s) {
+			c.arrived[s] = m.now[s*sector : min((s+1)*sector, m.Size())]
 		}
 	}
+	return c
+}
+
+// clone returns a store with the same bytes, all of them synced.
+func (m *memStore) clone() *memStore {
+	c := newMem(0)
+	c.now, c.durable = slices.Clone(m.now), slices.Clone(m.now)
 	return c
 }
 

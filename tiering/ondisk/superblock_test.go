@@ -247,14 +247,13 @@ func TestSuperblockTorn(t *testing.T) {
 	}
 	starts := map[string]*memStore{"sound": base}
 	for name, off := range map[string]int64{"front torn": l.FrontSuperblock, "end torn": l.EndSuperblock} {
-		c := base.cut(nil)
+		c := base.clone()
 		clear(c.now[off+512 : off+1024])
 		starts[name] = c
 	}
 	for name, start := range starts {
 		cuts := 0
-		st := start.cut(nil)
-		st.durable = bytes.Clone(st.now)
+		st := start.clone()
 		st.onSync = func(st *memStore) {
 			st.everyCut(rng, func(c *memStore) {
 				cuts++

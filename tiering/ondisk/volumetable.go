@@ -1,6 +1,7 @@
 package ondisk
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -50,9 +51,10 @@ const (
 // after it and before the next WriteVolumeTable: then one whole copy, old or
 // new, is on the backing at every moment.
 //
-// t.Generation has to be higher than that of the newest copy, unless this is
-// the first: a lower one is ErrCorrupt, since a reader would not find it.
-// ErrTooLarge: the volumes do not fit.
+// t.Generation has to be higher than that of the newest copy: any other is
+// ErrCorrupt, since a reader would not find it. Only the very same table may be
+// written again, as the second try of an interrupted change does. ErrTooLarge:
+// the volumes do not fit.
 func WriteVolumeTable(ctx context.Context, st backing.Store, l Layout, poolID uuid.UUID, t VolumeTable) error {
 	b, err := encodeVolumeTable(t, l.VolumeTableSize, poolID)
 	if err != nil {
@@ -70,6 +72,9 @@ func WriteVolumeTable(ctx context.Context, st backing.Store, l Layout, poolID uu
 		to = 1
 	}
 	if c := copies[1-to]; c.state == valid && c.table.Generation >= t.Generation {
+		if bytes.Equal(c.raw, b) {
+			return nil
+		}
 		return fmt.Errorf("write volume table: %w: generation %d is there, to be written is %d", ErrCorrupt, c.table.Generation, t.Generation)
 	}
 	if err := st.WriteAt(ctx, b, l.VolumeTableOffset[to]); err != nil {
@@ -102,6 +107,7 @@ func ReadVolumeTable(ctx context.Context, st backing.Store, l Layout, poolID uui
 // volumeCopy is what one of the two places holds.
 type volumeCopy struct {
 	table VolumeTable // if valid
+	raw   []byte      // the whole structure, if valid
 	state headState
 }
 
@@ -119,7 +125,7 @@ func readVolumeCopies(ctx context.Context, st backing.Store, l Layout, poolID uu
 				state = damaged
 			}
 		}
-		copies[i].state = state
+		copies[i].state, copies[i].raw = state, b
 	}
 	return copies, nil
 }

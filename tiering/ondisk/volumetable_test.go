@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -44,7 +45,11 @@ func TestVolumeTable(t *testing.T) {
 		}
 	}
 	if err := WriteVolumeTable(bg, st, l, poolA, testVolumes(5, 1)); !errors.Is(err, ErrCorrupt) {
-		t.Errorf("same generation again: %v, want ErrCorrupt", err)
+		t.Errorf("same generation, other volumes: %v, want ErrCorrupt", err)
+	}
+	before := slices.Clone(st.now)
+	if err := WriteVolumeTable(bg, st, l, poolA, testVolumes(5, 200)); err != nil || !slices.Equal(before, st.now) {
+		t.Errorf("same table again: %v, want no error and no change", err)
 	}
 	if _, err := ReadVolumeTable(bg, st, l, poolB); !errors.Is(err, ErrCorrupt) {
 		t.Errorf("table of another pool: %v, want ErrCorrupt", err)

@@ -29,6 +29,9 @@ func (r *Registry) StartMove(key extent.Key, pieceSize int64, entry func() bool)
 	s := &r.stripes[stripeOf(key.Volume, key.Index>>groupShift)]
 	m := &Move{key: key, pieceSize: pieceSize, stripe: s, marks: make([]uint64, (pieces+63)/64)}
 	for i := range pieces {
+		if mutant.On(mutant.NoFirstMarks) {
+			break
+		}
 		m.marks[i/64] |= 1 << (i % 64)
 	}
 	off, end := r.size.Start(key.Index), r.size.Start(key.Index+1)
@@ -108,9 +111,6 @@ func (r *Registry) EndMove(m *Move) {
 // CancelMoves calls off the moves of the extents first to last. The mover gives
 // its target back itself when it notices.
 func (r *Registry) CancelMoves(volume extent.VolumeID, first, last extent.Index) {
-	if mutant.On(mutant.NoMoveCancel) {
-		return
-	}
 	for g := first >> groupShift; g <= last>>groupShift; g++ {
 		s := &r.stripes[stripeOf(volume, g)]
 		s.mu.Lock()

@@ -48,7 +48,7 @@ func read(f io.ReaderAt, size int64, id Identity, commit uint64) (recs []Record,
 	if reason, err := judge(newest, id, commit); reason != "" {
 		return nil, reason, err
 	}
-	run := &run{f: f, id: id, instances: make(map[extent.BackingID]uint64)}
+	run := &run{f: f, size: size, id: id, instances: make(map[extent.BackingID]uint64)}
 	err = run.all(headers)
 	if reason := run.changedInstance(); reason != "" {
 		return nil, reason, nil
@@ -115,6 +115,7 @@ func judge(h header, id Identity, commit uint64) (reason string, err error) {
 // run collects the records of one or two halves.
 type run struct {
 	f         io.ReaderAt
+	size      int64 // of the file
 	id        Identity
 	recs      []Record
 	instances map[extent.BackingID]uint64
@@ -145,11 +146,14 @@ func (r *run) half(h header, end uint64) error {
 	if r.next == 0 {
 		r.next = h.firstOrdinal
 	}
-	buf := make([]byte, 1<<20)
+	// Behind the end of the file there is nothing to look at.
+	start := int64(h.half) * h.halfSize
+	stop := min(start+h.halfSize, (r.size+recordSize-1)/recordSize*recordSize)
+	buf := make([]byte, min(1<<20, h.halfSize-recordsAt))
 	ended := false
-	for at := int64(recordsAt); at < h.halfSize; at += int64(len(buf)) {
-		buf = buf[:min(int64(cap(buf)), h.halfSize-at)]
-		if err := readFull(r.f, buf, int64(h.half)*h.halfSize+at); err != nil {
+	for at := start + recordsAt; at < stop; at += int64(len(buf)) {
+		buf = buf[:min(int64(cap(buf)), stop-at)]
+		if err := readFull(r.f, buf, at); err != nil {
 			return err
 		}
 		for i := 0; i < len(buf); i += recordSize {

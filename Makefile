@@ -1,0 +1,106 @@
+# tierd: `make` lists the targets. Everything needs Go, make and git alone; the
+# tests use more tools where they are there (scripts/setup-test-tools).
+
+GO       ?= go
+VERSION  ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
+LDFLAGS  := -s -w -X main.version=$(VERSION)
+FUZZTIME ?= 10s
+BENCH    ?= .
+KEEP     ?=
+
+PREFIX   ?= /usr/local
+DESTDIR  ?=
+BINDIR    = $(DESTDIR)$(PREFIX)/bin
+SBINDIR   = $(DESTDIR)$(PREFIX)/sbin
+MANDIR    = $(DESTDIR)$(PREFIX)/share/man
+DOCDIR    = $(DESTDIR)$(PREFIX)/share/doc/tierd
+UNITDIR   = $(DESTDIR)$(PREFIX)/lib/systemd/system
+
+.DEFAULT_GOAL := help
+
+.PHONY: help
+help: ## print this list
+	@awk -F ':.*## ' '/^[a-z][a-z0-9-]*:.*## / {printf "  %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: build
+build: ## build bin/tierd and bin/tierctl, static
+	@mkdir -p bin
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/ ./cmd/tierd ./cmd/tierctl
+
+.PHONY: demo
+demo: build ## watch hot data move up, for about two minutes (KEEP=1: leave it running)
+	$(GO) run ./test/demo $(if $(KEEP),--keep)
+
+.PHONY: test
+test: build ## THE test command: tools, format, vet, lint, unit tests with -race, mutants, end to end
+	scripts/setup-test-tools
+	scripts/test all
+
+.PHONY: unit
+unit: ## unit tests without the race detector
+	$(GO) test $$($(GO) list ./... | grep -v '/test/e2e')
+
+.PHONY: race
+race: ## unit tests with the race detector
+	scripts/test race
+
+.PHONY: lint
+lint: ## gofmt, go vet, staticcheck and the shell scripts' syntax
+	scripts/test format vet lint
+
+.PHONY: mutants
+mutants: ## switch the rules of the extent protocol off one by one: the checker must notice
+	scripts/test mutants
+
+.PHONY: e2e
+e2e: build ## real daemon, real clients
+	scripts/test e2e
+
+.PHONY: fuzz
+fuzz: ## each fuzz target for FUZZTIME (10s)
+	scripts/fuzz $(FUZZTIME)
+
+.PHONY: bench
+bench: build ## the measurements of BENCHMARKS in every package (BENCH=regexp)
+	scripts/bench '$(BENCH)'
+
+.PHONY: eval
+eval: ## replay traces against the planner and compare with the reference figures
+	$(GO) test -count=1 -v -run Evaluation ./tiering/plan
+
+.PHONY: cover
+cover: ## coverage of the unit tests by package, and coverage.html in bin/
+	@mkdir -p bin
+	$(GO) test -coverprofile=bin/cover.out -coverpkg=./cmd/...,./nbd/...,./pkg/...,./tiering/... $$($(GO) list ./... | grep -v '/test/e2e')
+	$(GO) tool cover -func=bin/cover.out | tail -1
+	$(GO) tool cover -html=bin/cover.out -o bin/coverage.html
+
+.PHONY: check-deploy
+check-deploy: ## units, rules and dashboards in deploy/ against a real daemon and a real prometheus
+	$(GO) test -count=1 -v ./deploy
+
+.PHONY: man
+man: build ## manual pages in bin/man
+	rm -rf bin/man
+	bin/tierctl man bin/man/man8
+	mkdir -p bin/man/man5
+	cp deploy/man/tierd.8 bin/man/man8/
+	cp deploy/man/tierd.yaml.5 bin/man/man5/
+
+.PHONY: install
+install: man ## install programs, units, samples and manual pages (DESTDIR, PREFIX)
+	install -d $(SBINDIR) $(BINDIR) $(UNITDIR) $(MANDIR)/man5 $(MANDIR)/man8 $(DOCDIR)
+	install -m 0755 bin/tierd $(SBINDIR)/
+	install -m 0755 bin/tierctl $(BINDIR)/
+	sed 's|/usr/sbin/tierd|$(PREFIX)/sbin/tierd|' deploy/systemd/tierd.service > bin/tierd.service
+	install -m 0644 bin/tierd.service $(UNITDIR)/
+	install -m 0644 bin/man/man5/* $(MANDIR)/man5/
+	install -m 0644 bin/man/man8/* $(MANDIR)/man8/
+	install -m 0644 README.md CHANGELOG.md LICENSE $(DOCDIR)/
+	cp -r deploy/config deploy/nbd deploy/prometheus deploy/grafana $(DOCDIR)/
+	install -d $(DOCDIR)/systemd
+	cp -r deploy/systemd/nbd@.service.d $(DOCDIR)/systemd/
+
+.PHONY: clean
+clean: ## remove what was built
+	rm -rf bin
