@@ -305,7 +305,7 @@ func (c *creation) writeBacking(ctx context.Context, i int, spec BackingSpec, st
 	}
 	st, l := c.stores[i], c.layouts[i]
 	if state == ondisk.BackingCreating {
-		if err := ondisk.Format(ctx, st, l, c.state.Pool.ID); err != nil {
+		if err := ondisk.Format(ctx, st, l); err != nil {
 			return fmt.Errorf("format backing %s: %w", spec.Path, err)
 		}
 	} else {

@@ -52,5 +52,5 @@ func (e *coded) Error() string { return e.text }
 func (e *coded) Unwrap() error { return e.errno }
 
 func refuse(format string, args ...any) error {
-	return fmt.Errorf(format+": %w", append(args, ErrRefused)...)
+	return fmt.Errorf("%s: %w", fmt.Sprintf(format, args...), ErrRefused)
 }

@@ -84,7 +84,7 @@ func (p *pace) end(l load, took time.Duration) {
 	forBytes, forSeeks := float64(l.bytes)/p.bandwidth, float64(l.random)/p.seeks
 	expected := forBytes + forSeeks
 	ratio := min(max(took.Seconds()/expected, 0.25), 8)
-	weight := 0.2
+	weight := 0.4
 	if ratio > 1 {
 		weight = 0.7
 	}

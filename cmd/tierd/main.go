@@ -1,5 +1,3 @@
-// Command tierd serves the volumes of a pool over NBD and moves their extents
-// between tiers.
 package main
 
 import (

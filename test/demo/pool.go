@@ -39,7 +39,7 @@ type shape struct {
 func standard() shape {
 	return shape{
 		SSD: 128 * units.MiB, FC: 256 * units.MiB, SATA: units.GiB, Volume: 768 * units.MiB, Extent: 256 * units.KiB,
-		Cycle: 2 * time.Second, Rate: units.Rate(6 * units.MiB), PerCycle: 12 * units.MiB,
+		Cycle: 2 * time.Second, Rate: units.Rate(8 * units.MiB), PerCycle: 16 * units.MiB,
 		Load: time.Minute, Edge: 10 * time.Second, Depth: 16, Theta: 1.2,
 	}
 }

@@ -166,10 +166,11 @@ func (l Layout) validate() error {
 }
 
 // Format clears whatever an earlier use has left in the areas of l, the first
-// block included, where other formats keep their signatures; then it writes an
-// empty volume table, and syncs. The slots are not touched: they are zeroed
-// before they are given out. Superblocks come after it.
-func Format(ctx context.Context, st backing.Store, l Layout, poolID uuid.UUID) error {
+// block included, where other formats keep their signatures, and syncs. The slots
+// are not touched: they are zeroed before they are given out. A superblock comes
+// after it and the volume table after that, so that a creation that is cut short
+// leaves nothing that looks like data of a stranger.
+func Format(ctx context.Context, st backing.Store, l Layout) error {
 	// 1. The superblocks go first and durably: half a format is no backing.
 	if err := Wipe(ctx, st, l); err != nil {
 		return err
@@ -177,9 +178,6 @@ func Format(ctx context.Context, st backing.Store, l Layout, poolID uuid.UUID) e
 	// 2. Everything else in front of the data.
 	from := l.StampOffset[0]
 	if err := st.Zero(ctx, from, l.DataOffset-from); err != nil {
-		return fmt.Errorf("format backing: %w", err)
-	}
-	if err := WriteVolumeTable(ctx, st, l, poolID, VolumeTable{}); err != nil {
 		return fmt.Errorf("format backing: %w", err)
 	}
 	if err := st.Sync(ctx); err != nil {

@@ -1,5 +1,3 @@
-// Package setup turns a configuration into the options of the tiering packages.
-// Daemon and command line share it; neither knows the other.
 package setup
 
 import (
