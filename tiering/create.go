@@ -117,7 +117,7 @@ func (c *creation) plan() error {
 	c.state.Pool = extentmap.PoolRecord{
 		ID: uuid.New(), FormatVersion: extentmap.FormatVersion, ExtentSize: size.Bytes(), State: extentmap.PoolCreating,
 		Created: now, Incarnation: 1, LogIncarnation: 1, Continuity: uuid.New(), CleanStop: true,
-		NextVolume: 1, NextBacking: 1, VolumeGeneration: 1, // a freshly formatted table is of generation 0
+		NextVolume: 1, NextBacking: 1, VolumeGeneration: 1,
 	}
 	var names []string
 	for i, t := range c.o.Tiers {
@@ -163,6 +163,14 @@ func (c *creation) inspect(ctx context.Context) error {
 	c.layouts = make([]ondisk.Layout, len(c.specs))
 	c.fresh = make([]bool, len(c.specs))
 	for i, spec := range c.specs {
+		if isEmptyFile(spec) {
+			c.fresh[i] = true
+			var err error
+			if c.layouts[i], err = ondisk.NewLayout(spec.Size, c.size); err != nil {
+				return fmt.Errorf("backing %s: %w", spec.Path, err)
+			}
+			continue
+		}
 		st, err := c.o.OpenStore(ctx, spec, false, c.o.DryRun)
 		if errors.Is(err, fs.ErrNotExist) {
 			if spec.Size == 0 {
@@ -192,6 +200,13 @@ func (c *creation) inspect(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// isEmptyFile reports whether there is nothing but a name, as a Create leaves it
+// that was cut short between making a file and giving it its size.
+func isEmptyFile(spec BackingSpec) bool {
+	info, err := os.Lstat(spec.Path)
+	return err == nil && info.Mode().IsRegular() && info.Size() == 0 && spec.Size != 0
 }
 
 // inspectMetadata refuses an existing pool. What a Create left that was cut short
@@ -244,6 +259,9 @@ func (c *creation) inspectBacking(ctx context.Context, path string, st backing.S
 // write makes the pool. Until the last commit it is in the state creating.
 func (c *creation) write(ctx context.Context) error {
 	if c.retry != uuid.Nil {
+		if err := c.demote(ctx); err != nil {
+			return err
+		}
 		if err := os.Remove(c.o.Metadata); err != nil {
 			return fmt.Errorf("remove unfinished metadata: %w", err)
 		}
@@ -294,9 +312,33 @@ func (c *creation) write(ctx context.Context) error {
 	return nil
 }
 
+// demote takes back what an unfinished Create had finished: a backing that says it
+// is active would be a stranger once the metadata is gone that knows its pool.
+func (c *creation) demote(ctx context.Context) error {
+	for i, st := range c.stores {
+		if st == nil {
+			continue
+		}
+		sb, err := ondisk.ReadSuperblock(ctx, st)
+		if err != nil || sb.PoolID != c.retry || sb.State == ondisk.BackingCreating {
+			continue // inspected before: there is none, or it is as it should be, or force is used
+		}
+		sb.State = ondisk.BackingCreating
+		if err := ondisk.WriteSuperblock(ctx, st, sb); err != nil {
+			return fmt.Errorf("write superblock of %s: %w", c.specs[i].Path, err)
+		}
+	}
+	return nil
+}
+
 // writeBacking brings one backing to a state: creating clears it first.
 func (c *creation) writeBacking(ctx context.Context, i int, spec BackingSpec, state ondisk.BackingState) error {
 	if c.stores[i] == nil {
+		if isEmptyFile(spec) {
+			if err := os.Remove(spec.Path); err != nil {
+				return fmt.Errorf("remove empty backing: %w", err)
+			}
+		}
 		st, err := c.o.OpenStore(ctx, spec, true, false)
 		if err != nil {
 			return fmt.Errorf("create backing %s: %w", spec.Path, err)

@@ -84,7 +84,7 @@ func (p *Pool) roundLoop() {
 		}
 		now := p.clock.Now()
 		for _, v := range p.allVolumes() {
-			if n, since := v.stagedEntries(); n > 0 && v.failed.Load() == nil && now.Sub(since) >= p.opts.RoundInterval/2 {
+			if n, since := v.stagedEntries(); n > 0 && now.Sub(since) >= p.opts.RoundInterval/2 {
 				v.rounds.start()
 			}
 		}
@@ -101,9 +101,6 @@ func (p *Pool) roundLoop() {
 //  5. The new mappings are committed; the cleaner gets the slots they vacate.
 //  6. The entries are no longer staged, and the log is let go.
 func (v *Volume) round() error {
-	if e := v.failed.Load(); e != nil {
-		return *e
-	}
 	start := time.Now()
 	batch := v.pool.staged.cut(v)
 	var dirty backingSet
@@ -113,11 +110,22 @@ func (v *Volume) round() error {
 	err := v.runRound(batch, dirty)
 	v.roundTime.Observe(time.Since(start))
 	if err != nil {
-		err = fmt.Errorf("flush volume %s: %w", v.Name(), err)
-		v.failed.Store(&err)
-		v.pool.log.Error("flush failed; every later flush of this volume fails until the pool is opened again", "volume", v.Name(), "error", err)
+		v.fail(err)
 	}
-	return err
+	if e := v.failed.Load(); e != nil {
+		// The round has done what it could, so that nothing stays staged that need
+		// not; but it makes good for nothing.
+		return *e
+	}
+	return nil
+}
+
+// fail makes every later flush of the volume fail. The first cause stays.
+func (v *Volume) fail(cause error) {
+	err := fmt.Errorf("flush volume %s: %w", v.Name(), cause)
+	if v.failed.CompareAndSwap(nil, &err) {
+		v.pool.log.Error("flushes of a volume fail from now on", "volume", v.Name(), "error", err)
+	}
 }
 
 // backingSet is a set of backings.
@@ -271,6 +279,7 @@ func (v *Volume) commitBatch(batch []stagedRecord, last map[extent.Index]int, fa
 type committer struct {
 	pool *Pool
 	ch   chan *commitRequest
+	quit chan struct{}
 	wg   sync.WaitGroup
 	once sync.Once
 	opStats
@@ -288,45 +297,73 @@ type commitRequest struct {
 
 func (c *committer) start(p *Pool) {
 	c.pool = p
-	c.ch = make(chan *commitRequest, 64)
+	c.ch = make(chan *commitRequest)
+	c.quit = make(chan struct{})
 	c.wg.Go(c.loop)
 }
 
-// close ends the committer. Nobody may commit any more.
+// close ends the committer after the commit under way. It is idempotent.
 func (c *committer) close() {
-	c.once.Do(func() { close(c.ch) })
+	if c.quit == nil {
+		return // never started
+	}
+	c.once.Do(func() { close(c.quit) })
 	c.wg.Wait()
 }
 
+// commit returns the number of the commit that r became a part of.
 func (c *committer) commit(r *commitRequest) (uint64, error) {
-	c.ch <- r
-	<-r.done
-	return r.commit, r.err
+	select {
+	case c.ch <- r:
+		<-r.done
+		return r.commit, r.err
+	case <-c.quit:
+		return 0, ErrClosed
+	}
 }
 
 func (c *committer) loop() {
-	for r := range c.ch {
-		batch := []*commitRequest{r}
-		for len(c.ch) > 0 {
-			batch = append(batch, <-c.ch)
+	for {
+		select {
+		case r := <-c.ch:
+			c.run(c.gather(r))
+		case <-c.quit:
+			return
 		}
-		var ch extentmap.Changes
-		var maxSeq uint64
-		for _, r := range batch {
-			ch.Map = append(ch.Map, r.changes...)
-			maxSeq = max(maxSeq, r.maxSeq)
+	}
+}
+
+// gather adds the requests that are waiting by now.
+func (c *committer) gather(r *commitRequest) []*commitRequest {
+	batch := []*commitRequest{r}
+	for {
+		select {
+		case r := <-c.ch:
+			batch = append(batch, r)
+		default:
+			return batch
 		}
-		ch.Pool = func(p *extentmap.PoolRecord) { p.MaxSeq = max(p.MaxSeq, maxSeq) }
-		start := time.Now()
-		commit, err := c.pool.commitNow(&ch)
-		c.opStats.done(time.Since(start), err)
-		for _, r := range batch {
-			if err == nil {
-				c.pool.cleaner.add(r.vacated)
-			}
-			r.commit, r.err = commit, err
-			close(r.done)
+	}
+}
+
+// run commits a batch in one transaction.
+func (c *committer) run(batch []*commitRequest) {
+	var ch extentmap.Changes
+	var maxSeq uint64
+	for _, r := range batch {
+		ch.Map = append(ch.Map, r.changes...)
+		maxSeq = max(maxSeq, r.maxSeq)
+	}
+	ch.Pool = func(p *extentmap.PoolRecord) { p.MaxSeq = max(p.MaxSeq, maxSeq) }
+	start := time.Now()
+	commit, err := c.pool.commitNow(&ch)
+	c.opStats.done(time.Since(start), err)
+	for _, r := range batch {
+		if err == nil {
+			c.pool.cleaner.add(r.vacated)
 		}
+		r.commit, r.err = commit, err
+		close(r.done)
 	}
 }
 

@@ -91,9 +91,7 @@ type candidate struct {
 func (op *opening) abort() {
 	if p := op.pool; p != nil {
 		p.cancel()
-		if p.committer.ch != nil {
-			p.committer.close()
-		}
+		p.committer.close()
 		for _, v := range p.byID {
 			v.rounds.drain()
 			_ = v.table.Close()
@@ -382,6 +380,11 @@ func (op *opening) loadMaps() error {
 					return fmt.Errorf("extent %d on backing %s: %w", idx, b.path, err)
 				}
 				v.setEntry(idx, extent.Entry(0).At(l))
+				if err := b.err(); err != nil && v.failed.Load() == nil {
+					// What was unsynced when the backing failed is forgotten, the failure
+					// is not.
+					v.failed.Store(&err)
+				}
 			}
 			return nil
 		})

@@ -55,6 +55,7 @@ type Pool struct {
 	reloc     *relocator
 	monitor   *monitor
 	heal      healer
+	superMu   sync.Mutex // one superblock is written at a time
 
 	freed    signal          // slots became clean
 	ctx      context.Context // ends when the pool closes
@@ -174,6 +175,8 @@ func (p *Pool) noteCommit(n uint64) {
 
 // writeSuperblock writes both copies of b's superblock from the metadata.
 func (p *Pool) writeSuperblock(ctx context.Context, b *member) error {
+	p.superMu.Lock()
+	defer p.superMu.Unlock()
 	sb := superblockOf(p.db.State(), b.id, b.layout, p.incarnation)
 	return ondisk.WriteSuperblock(ctx, b.store, sb)
 }
@@ -200,7 +203,8 @@ func (p *Pool) writeVolumeTables(ctx context.Context) error {
 
 // Close flushes everything, stops the background work and closes the backings.
 // The pool is marked as cleanly stopped only if all of that went well; what went
-// wrong is returned. Requests must have ended. It is idempotent.
+// wrong is returned. Requests must have ended: after Close the maps are gone. It is
+// idempotent.
 func (p *Pool) Close() error {
 	p.closed.Do(func() { p.closeErr = p.close(true) })
 	return p.closeErr
@@ -223,6 +227,7 @@ func (p *Pool) close(orderly bool) error {
 	for _, v := range p.allVolumes() {
 		v.rounds.drain()
 	}
+	p.reloc.wg.Wait()
 	p.committer.close()
 	p.eachMember(func(b *member) { b.syncs.drain() })
 	if err := p.staged.log.Close(); err != nil {

@@ -16,6 +16,9 @@ import (
 // rest is the incarnation, so that numbers never repeat over restarts.
 const seqBits = 40
 
+// roomTries is how often rounds are asked to make room in a full staged log.
+const roomTries = 100
+
 // stager makes changes of the mapping visible: each is recorded in the staged
 // log first, so that no other request can depend on a mapping that a kill would
 // take back.
@@ -42,10 +45,13 @@ type stagedRecord struct {
 // ascending order and all within [first, first+count); one log record covers
 // them. The caller is alone in them, or it is the mover in its exclusion.
 func (p *Pool) stage(ctx context.Context, v *Volume, kind stagedlog.Kind, first, count extent.Index, indices []extent.Index, to extent.Location) error {
-	for {
+	for try := 0; ; try++ {
 		err := p.tryStage(v, kind, first, count, indices, to)
 		if !errors.Is(err, stagedlog.ErrFull) {
 			return err
+		}
+		if try == roomTries {
+			return fmt.Errorf("%w: %w", ErrMetadataFailed, err)
 		}
 		// Commit what fills the log, then there is room again.
 		if err := p.flushAll(ctx); err != nil {

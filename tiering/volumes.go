@@ -132,6 +132,9 @@ func (p *Pool) commitVolumes(ctx context.Context, c *extentmap.Changes) error {
 func (p *Pool) CreateVolume(ctx context.Context, spec VolumeSpec, dryRun bool) error {
 	p.adminMu.Lock()
 	defer p.adminMu.Unlock()
+	if p.closing.Load() {
+		return ErrClosed
+	}
 	state := p.db.State()
 	r, err := newVolumeRecord(&state, spec, p.clock.Now(), p.tierNames())
 	if err != nil || dryRun {
@@ -159,6 +162,9 @@ func (p *Pool) CreateVolume(ctx context.Context, spec VolumeSpec, dryRun bool) e
 func (p *Pool) change(ctx context.Context, name string, dryRun bool, edit func(*Volume, *extentmap.Volume) error, apply func(*Volume)) error {
 	p.adminMu.Lock()
 	defer p.adminMu.Unlock()
+	if p.closing.Load() {
+		return ErrClosed
+	}
 	v, err := p.Volume(name)
 	if err != nil {
 		return err

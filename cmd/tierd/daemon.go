@@ -191,7 +191,9 @@ func (d *daemon) shutdown() error {
 	}()
 	var errs []error
 	if err := d.nbd.Shutdown(ctx); err != nil {
-		errs = append(errs, fmt.Errorf("stop NBD server: %w", err))
+		// Requests are stuck, in a disk most likely, and hold on to the pool: it
+		// cannot be closed under them. Every answered write is where a kill leaves it.
+		return fmt.Errorf("requests did not end; the pool is not stopped cleanly: %w", err)
 	}
 	if err := d.control.Shutdown(ctx); err != nil {
 		errs = append(errs, fmt.Errorf("stop admin server: %w", err))

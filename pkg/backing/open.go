@@ -219,16 +219,19 @@ func (f *file) prepareFile(o Options, st *unix.Stat_t) (err error) {
 }
 
 // create gives a new file its size and makes it durable: the inode, and its
-// name in the folder.
+// name in the folder. Space is reserved before the size is set, so that a file
+// left by a process that died in between is empty: nobody takes it for whole.
 func (f *file) create(o Options) error {
-	grow := func() error { return unix.Ftruncate(f.fd, o.Size) }
 	if o.Preallocate {
-		grow = func() error { return unix.Fallocate(f.fd, 0, 0, o.Size) }
-	}
-	if err := retry(grow); err != nil {
-		if o.Preallocate && isUnsupported(err) {
+		err := retry(func() error { return unix.Fallocate(f.fd, unix.FALLOC_FL_KEEP_SIZE, 0, o.Size) })
+		switch {
+		case isUnsupported(err):
 			return fmt.Errorf("preallocate backing %s: the file system cannot: %w", o.Path, err)
+		case err != nil:
+			return fmt.Errorf("preallocate backing %s, %d bytes: %w", o.Path, o.Size, err)
 		}
+	}
+	if err := retry(func() error { return unix.Ftruncate(f.fd, o.Size) }); err != nil {
 		return fmt.Errorf("give backing %s its size of %d bytes: %w", o.Path, o.Size, err)
 	}
 	f.size = o.Size

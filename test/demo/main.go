@@ -81,7 +81,7 @@ func demo(ctx context.Context, out io.Writer, bin string, s shape, keep bool) (e
 	}
 	fmt.Fprintf(out, " %.0f s\n\n", time.Since(begin).Seconds())
 
-	fmt.Fprintf(out, "Load for %s: 4 KiB, 95 %% reads, zipf %.1f, %d in flight, every read checked.\n", s.Load, s.Theta, s.Depth)
+	fmt.Fprintf(out, "Load for %s: 4 KiB, 95 %% reads, zipf %.1f, up to %d in flight, wants %.0f requests a second; every read is checked.\n", s.Load, s.Theta, s.Depth, s.IOPS)
 	m := &meter{admin: p.admin}
 	res, err := putLoad(ctx, p, m, newTable(out, s.Load))
 	if err != nil {
@@ -130,7 +130,7 @@ func fill(ctx context.Context, p *pool) error {
 func putLoad(ctx context.Context, p *pool, m *meter, t *table) (*load.Result, error) {
 	s := p.spec()
 	s.Pattern, s.Theta, s.Grain = load.Zipf, p.Theta, int64(p.Extent)
-	s.ReadShare, s.Depth, s.Duration, s.Interval = 0.95, p.Depth, p.Load, time.Second
+	s.ReadShare, s.Depth, s.Rate, s.Duration, s.Interval = 0.95, p.Depth, p.IOPS, p.Load, time.Second
 	s.OnInterval = func(x load.Sample) {
 		m.sample(ctx, x)
 		t.show(m)

@@ -30,7 +30,8 @@ type shape struct {
 	PerCycle      units.Size
 	Load          time.Duration
 	Edge          time.Duration // the begin and the end that are compared
-	Depth         int
+	Depth         int           // requests in flight, at most
+	IOPS          float64       // requests a second that the load wants
 	Theta         float64
 }
 
@@ -40,7 +41,7 @@ func standard() shape {
 	return shape{
 		SSD: 128 * units.MiB, FC: 256 * units.MiB, SATA: units.GiB, Volume: 768 * units.MiB, Extent: 256 * units.KiB,
 		Cycle: 2 * time.Second, Rate: units.Rate(8 * units.MiB), PerCycle: 16 * units.MiB,
-		Load: time.Minute, Edge: 10 * time.Second, Depth: 16, Theta: 1.2,
+		Load: time.Minute, Edge: 10 * time.Second, Depth: 16, IOPS: 500, Theta: 1.2,
 	}
 }
 

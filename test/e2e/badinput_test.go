@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -69,14 +70,14 @@ func TestBadConfigurationIsRefused(t *testing.T) {
 	long := strings.Repeat("x", 5000)
 	for _, tt := range []struct {
 		name, old, new string
-		want           string // "path: text" with the line number in front
+		want           string // behind the line number
 	}{
-		{"unknown key", "extent_size:", "extent_sizes:", "...:2: extent_sizes: ..."},
+		{"unknown key", "extent_size:", "extent_sizes:", "2: extent_sizes: ..."},
 		{"unknown nested key", "media: ssd", "medium: ssd", "...: tiers[0].medium: ..."},
 		{"size 0", "size: 24MiB", "size: 0", "...: tiers[0].backings[0].size: must be above 0 (got 0...)"},
 		{"volume of size 0", "name: home, size: 32MiB", "name: home, size: 0", "...: volumes[0].size: must be above 0 (got 0...)"},
-		{"extent size", "64KiB", "96KiB", `...:2: extent_size: must be auto or a power of two from 64KiB to 64MiB (got "96KiB")`},
-		{"extent size 0", "64KiB", "0", `...:2: extent_size: must be auto or a power of two from 64KiB to 64MiB (got "0")`},
+		{"extent size", "64KiB", "96KiB", `2: extent_size: must be auto or a power of two from 64KiB to 64MiB (got "96KiB")`},
+		{"extent size 0", "64KiB", "0", `2: extent_size: must be auto or a power of two from 64KiB to 64MiB (got "0")`},
 		{"same path twice", "sata0.img", "ssd0.img", "...: tiers[1].backings[0].path: must be another file than tiers[0].backings[0].path (got ...)"},
 		{"slash", "name: home", "name: a/b", `...: volumes[0].name: must not contain a slash (got "a/b")`},
 		{"long name", "name: home", "name: " + long, "...: volumes[0].name: must be at most 255 bytes long (got 5000)"},
@@ -92,8 +93,10 @@ func TestBadConfigurationIsRefused(t *testing.T) {
 			s.write(layout{tiers: twoTiers(), volumes: "{name: home, size: 32MiB}"})
 			s.edit(tt.old, tt.new)
 			before := s.snapshot()
-			checkRefusal(t, "tierd", s.refused(), 2, "tierd: "+s.config+tt.want)
-			checkRefusal(t, "tierctl pool create", s.tierctl("pool", "create"), 2, "tierctl: "+s.config+tt.want)
+			// A heading, and a line for each fault.
+			want := s.config + ": 1 fault in the configuration\nline " + tt.want
+			checkRefusal(t, "tierd", s.refused(), 2, "tierd: "+want)
+			checkRefusal(t, "tierctl pool create", s.tierctl("pool", "create"), 2, "tierctl: "+want)
 			s.unchanged(before)
 		})
 	}
@@ -105,7 +108,6 @@ func TestEveryFaultOfAConfigurationIsListedAtOnce(t *testing.T) {
 	s.write(layout{tiers: twoTiers(), volumes: "{name: home, size: 32MiB}"})
 	s.edit("64KiB", "96KiB")
 	s.edit("name: home", "name: a/b")
-	s.edit("size: 24MiB", "size: 24")
 	s.edit("{cycle: 1h}", "{cycle: 1h, headroom: 120%, colour: red}")
 	r := s.refused()
 	if r.code != 2 {
@@ -116,9 +118,13 @@ func TestEveryFaultOfAConfigurationIsListedAtOnce(t *testing.T) {
 			t.Errorf("the faults lack %q", want)
 		}
 	}
-	for line := range strings.Lines(r.stderr) {
-		if i := strings.Index(line, s.config+":"); i < 0 || !strings.ContainsAny(line[i+len(s.config)+1:i+len(s.config)+2], "123456789") {
-			t.Errorf("no file and line in %q", line)
+	heading, faults, _ := strings.Cut(r.stderr, "\n")
+	if want := "tierd: " + s.config + ": 4 faults in the configuration"; heading != want {
+		t.Errorf("the heading is %q, want %q", heading, want)
+	}
+	for line := range strings.Lines(faults) {
+		if !regexp.MustCompile(`^line [1-9][0-9]*: [a-z_.0-9\[\]]+: `).MatchString(line) {
+			t.Errorf("no line number and path in %q", line)
 		}
 	}
 }

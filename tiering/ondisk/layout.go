@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"math"
 
-	"github.com/google/uuid"
-
 	"tierd/pkg/backing"
 	"tierd/tiering/extent"
 )
@@ -168,20 +166,31 @@ func (l Layout) validate() error {
 // Format clears whatever an earlier use has left in the areas of l, the first
 // block included, where other formats keep their signatures, and syncs. The slots
 // are not touched: they are zeroed before they are given out. A superblock comes
-// after it and the volume table after that, so that a creation that is cut short
-// leaves nothing that looks like data of a stranger.
+// after it and the volume table after that.
+//
+// Cut short, it leaves either nothing but zeroes in front of the data or what says
+// whose it was: of an active backing the superblocks go first, so that half a
+// format is no backing; of one that is being created they go last.
 func Format(ctx context.Context, st backing.Store, l Layout) error {
-	// 1. The superblocks go first and durably: half a format is no backing.
-	if err := Wipe(ctx, st, l); err != nil {
-		return err
+	tables := func() error {
+		from := l.StampOffset[0]
+		if err := st.Zero(ctx, from, l.DataOffset-from); err != nil {
+			return fmt.Errorf("format backing: %w", err)
+		}
+		if err := st.Sync(ctx); err != nil {
+			return fmt.Errorf("format backing: %w", err)
+		}
+		return nil
 	}
-	// 2. Everything else in front of the data.
-	from := l.StampOffset[0]
-	if err := st.Zero(ctx, from, l.DataOffset-from); err != nil {
-		return fmt.Errorf("format backing: %w", err)
+	superblocks := func() error { return Wipe(ctx, st, l) }
+	steps := []func() error{superblocks, tables}
+	if sb, err := ReadSuperblock(ctx, st); err == nil && sb.State == BackingCreating {
+		steps = []func() error{tables, superblocks}
 	}
-	if err := st.Sync(ctx); err != nil {
-		return fmt.Errorf("format backing: %w", err)
+	for _, step := range steps {
+		if err := step(); err != nil {
+			return err
+		}
 	}
 	return nil
 }

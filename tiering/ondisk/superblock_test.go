@@ -72,7 +72,7 @@ func TestSuperblockRoundTrip(t *testing.T) {
 	if _, err := ReadSuperblock(bg, st); !errors.Is(err, ErrNoSuperblock) {
 		t.Errorf("blank backing: %v, want ErrNoSuperblock", err)
 	}
-	if err := Format(bg, st, l, poolA); err != nil {
+	if err := Format(bg, st, l); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := ReadSuperblock(bg, st); !errors.Is(err, ErrNoSuperblock) {

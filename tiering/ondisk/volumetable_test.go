@@ -32,7 +32,7 @@ func TestVolumeTable(t *testing.T) {
 	if got, err := ReadVolumeTable(bg, st, l, poolA); err != nil || !reflect.DeepEqual(got, VolumeTable{}) {
 		t.Errorf("blank: %+v, %v", got, err)
 	}
-	if err := Format(bg, st, l, poolA); err != nil {
+	if err := Format(bg, st, l); err != nil {
 		t.Fatal(err)
 	}
 	for gen, n := range []int{3, 0, 10000, 1, 200} {
@@ -87,7 +87,13 @@ func TestVolumeTableTorn(t *testing.T) {
 	rng := seeded(t)
 	l := mustLayout(t, testSize, 64<<10)
 	st := newMem(testSize)
-	if err := Format(bg, st, l, poolA); err != nil {
+	if err := Format(bg, st, l); err != nil {
+		t.Fatal(err)
+	}
+	if err := WriteVolumeTable(bg, st, l, poolA, VolumeTable{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := st.Sync(bg); err != nil {
 		t.Fatal(err)
 	}
 	sizes := []int{0, 150, 40, 300}
