@@ -54,6 +54,9 @@ func Open(ctx context.Context, o Options) (*Pool, error) {
 		o.BootID = id
 	}
 	db, err := extentmap.Open(o.Metadata, extentmap.Options{Fault: o.Fault})
+	if errors.Is(err, extentmap.ErrNotExist) {
+		return nil, refuse("there is no pool at %s; pool create makes one", o.Metadata)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -510,7 +513,12 @@ func (p *Pool) replay(recs []stagedlog.Record) (changed int, err error) {
 	}
 	for v := range touched {
 		if err := v.Flush(context.Background()); err != nil {
-			return 0, err
+			if p.db.Err() != nil {
+				return 0, err
+			}
+			// A backing has failed: what is on the others is committed, and the pool
+			// serves it.
+			p.log.Error("a volume is recovered in part", "volume", v.Name(), "error", err)
 		}
 	}
 	return len(claims), nil

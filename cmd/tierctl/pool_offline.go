@@ -132,4 +132,3 @@ func check(ctx context.Context, cfg *config.Config) (tiering.CheckReport, error)
 	}
 	return tiering.Check(ctx, o)
 }
-

@@ -188,7 +188,7 @@ func TestDaemonRefusesWhatItFindsOnDisk(t *testing.T) {
 			for _, f := range []string{"pool.db", "pool.db.log", "ssd0.img", "sata0.img"} {
 				_ = os.Remove(s.path(f))
 			}
-		}, "tierd: open pool: ...metadata S/pool.db: ...does not exist...pool create..."},
+		}, "tierd: open pool: there is no pool at S/pool.db; pool create makes one: refused"},
 		{"backing missing", func(s *site) {
 			_ = os.Remove(s.path("sata0.img"))
 		}, "tierd: open pool: backing S/sata0.img of tier sata is missing (id 2, ...): refused"},
