@@ -134,30 +134,31 @@ func (m *Mutation) run(ctx context.Context, p []byte) error {
 		return m.err
 	}
 	reg := m.v.pool.reg
+	// Even a panic must not leave a ticket in line: everybody behind it would wait
+	// for ever.
+	defer func() {
+		// A write that failed may have changed bytes all the same.
+		n := m.n
+		if !m.wrote {
+			n = 0
+		}
+		reg.Leave(&m.ticket, m.off, n)
+	}()
 	if err := m.ticket.Wait(ctx); err != nil {
-		reg.Leave(&m.ticket, 0, 0)
 		return err
 	}
-	var err error
 	switch {
 	case m.v.gone.Load():
-		err = ErrClosed
+		return ErrClosed
 	case m.v.ReadOnly():
-		err = ErrReadOnly
+		return ErrReadOnly
 	case m.op == OpWrite:
-		err = m.write(ctx, p)
+		return m.write(ctx, p)
 	case m.op == OpTrim:
-		err = m.trim(ctx)
+		return m.trim(ctx)
 	default:
-		err = m.writeZeroes(ctx)
+		return m.writeZeroes(ctx)
 	}
-	// A write that failed may have changed bytes all the same.
-	n := m.n
-	if !m.wrote {
-		n = 0
-	}
-	reg.Leave(&m.ticket, m.off, n)
-	return err
 }
 
 // write writes the payload piece by piece.

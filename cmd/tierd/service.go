@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"math"
 	"slices"
 	"time"
@@ -12,10 +11,8 @@ import (
 	"tierd/nbd"
 	"tierd/pkg/config"
 	"tierd/pkg/control"
-	"tierd/pkg/units"
 	"tierd/tiering"
 	"tierd/tiering/heat"
-	"tierd/tiering/plan"
 )
 
 // service answers the administrator: it translates between the pool and the
@@ -170,110 +167,6 @@ func (s *service) Backings(context.Context) ([]control.Backing, error) {
 	return list, nil
 }
 
-// Volumes returns the volumes by name.
-func (s *service) Volumes(context.Context) ([]control.Volume, error) {
-	var list []control.Volume
-	for _, v := range s.pool.VolumeInfos() {
-		list = append(list, s.volume(v))
-	}
-	return list, nil
-}
-
-func (s *service) volume(v tiering.VolumeInfo) control.Volume {
-	size := s.pool.Size().Bytes()
-	c := control.Volume{
-		ID: uint32(v.ID), UUID: v.UUID.String(), Name: v.Name, SizeBytes: v.Size, Policy: v.Policy, State: control.VolumeOK,
-		Connections: int(v.Opens), Reads: int64(v.Ops["read"].Requests), Writes: int64(v.Ops["write"].Requests),
-	}
-	switch {
-	case v.Deleting:
-		c.State = control.VolumeDeleting
-	case v.Err != nil:
-		c.State = control.VolumeFailed
-	}
-	for i, t := range s.pool.Tiers() {
-		c.AllocatedBytes += v.Extents[i] * size
-		c.PerTier = append(c.PerTier, control.TierBytes{Tier: t.Name, Bytes: v.Extents[i] * size})
-	}
-	return c
-}
-
-// changed answers a change of a volume: the volume as it is, or as edit says it
-// would be.
-func (s *service) changed(name string, dryRun bool, edit func(*control.Volume), changes ...string) (control.VolumeChange, error) {
-	ch := control.VolumeChange{Changes: changes, DryRun: dryRun}
-	if v, err := s.pool.Volume(name); err == nil {
-		ch.Volume = s.volume(v.Info())
-	}
-	if dryRun && edit != nil {
-		edit(&ch.Volume)
-	}
-	return ch, nil
-}
-
-// VolumeCreate makes a volume.
-func (s *service) VolumeCreate(ctx context.Context, r control.VolumeCreateRequest) (control.VolumeChange, error) {
-	spec := tiering.VolumeSpec{Name: r.Name, Size: r.SizeBytes, Policy: r.Policy}
-	if err := s.pool.CreateVolume(ctx, spec, r.DryRun); err != nil {
-		return control.VolumeChange{}, classify(err)
-	}
-	return s.changed(r.Name, r.DryRun, func(v *control.Volume) {
-		*v = control.Volume{Name: r.Name, SizeBytes: r.SizeBytes, Policy: cmp.Or(r.Policy, "auto"), State: control.VolumeOK}
-	}, fmt.Sprintf("volume %s created with %s", r.Name, units.Size(r.SizeBytes)))
-}
-
-// VolumeGrow makes a volume larger.
-func (s *service) VolumeGrow(ctx context.Context, r control.VolumeGrowRequest) (control.VolumeChange, error) {
-	v, err := s.pool.Volume(r.Name)
-	if err != nil {
-		return control.VolumeChange{}, classify(err)
-	}
-	was := v.Size()
-	if err := s.pool.GrowVolume(ctx, r.Name, r.SizeBytes, r.DryRun); err != nil {
-		return control.VolumeChange{}, classify(err)
-	}
-	return s.changed(r.Name, r.DryRun, func(v *control.Volume) { v.SizeBytes = r.SizeBytes },
-		fmt.Sprintf("volume %s grows from %s to %s; clients see it when they connect anew", r.Name, units.Size(was), units.Size(r.SizeBytes)))
-}
-
-// VolumeDelete deletes a volume.
-func (s *service) VolumeDelete(ctx context.Context, r control.VolumeDeleteRequest) (control.VolumeChange, error) {
-	ch, _ := s.changed(r.Name, r.DryRun, nil, fmt.Sprintf("volume %s deleted; its space comes back in the background", r.Name))
-	if err := s.pool.DeleteVolume(ctx, r.Name, r.Force, r.DryRun); err != nil {
-		err = classify(err)
-		if errors.Is(err, control.ErrBusy) {
-			err = control.WithHint(err, "disconnect its clients, or use --force")
-		}
-		return control.VolumeChange{}, err
-	}
-	ch.Volume.State = control.VolumeDeleting
-	return ch, nil
-}
-
-// VolumeRename renames a volume.
-func (s *service) VolumeRename(ctx context.Context, r control.VolumeRenameRequest) (control.VolumeChange, error) {
-	if err := s.pool.RenameVolume(ctx, r.Name, r.NewName, r.DryRun); err != nil {
-		return control.VolumeChange{}, classify(err)
-	}
-	name := r.NewName
-	if r.DryRun {
-		name = r.Name
-	}
-	return s.changed(name, r.DryRun, func(v *control.Volume) { v.Name = r.NewName }, fmt.Sprintf("volume %s renamed to %s", r.Name, r.NewName))
-}
-
-// VolumeSet changes a volume's settings.
-func (s *service) VolumeSet(ctx context.Context, r control.VolumeSetRequest) (control.VolumeChange, error) {
-	if r.Policy == nil {
-		return control.VolumeChange{}, fmt.Errorf("nothing to set: %w", control.ErrUsage)
-	}
-	if err := s.pool.SetPolicy(ctx, r.Name, *r.Policy, r.DryRun); err != nil {
-		return control.VolumeChange{}, classify(err)
-	}
-	return s.changed(r.Name, r.DryRun, func(v *control.Volume) { v.Policy = *r.Policy },
-		fmt.Sprintf("volume %s has policy %s; its extents follow with the next cycles", r.Name, *r.Policy))
-}
-
 // Locate tells where a byte of a volume lives, and why.
 func (s *service) Locate(_ context.Context, r control.LocateRequest) (control.Location, error) {
 	p, err := s.pool.Locate(r.Volume, r.Offset)
@@ -367,121 +260,4 @@ func levels(heats []float64, most float64) []byte {
 		}
 	}
 	return out
-}
-
-// RelocationStatus returns the state of the movement.
-func (s *service) RelocationStatus(context.Context) (control.RelocationStatus, error) {
-	r := s.pool.Relocation()
-	b := s.cfg.Relocation.Budget
-	st := control.RelocationStatus{
-		State: control.RelocationRunning, Cycle: uint64(r.Cycle), CycleSeconds: r.CycleTime.Seconds(), NextCycleAt: r.NextCycle,
-		WindowUntil: r.WindowUntil, RateBytesPerSecond: r.Rate, BudgetLeftCycle: r.CycleLeft, BudgetLeftDay: r.DayLeft,
-		BudgetPerCycleBytes: int64(b.PerCycle), BudgetPerDayBytes: int64(b.PerDay), InFlight: r.InFlight, Queued: r.Queued,
-		Parked: int(r.Skipped["too_busy"]),
-	}
-	switch {
-	case r.Paused:
-		st.State = control.RelocationPaused
-	case !r.WindowOpen:
-		st.State = control.RelocationClosed
-	}
-	rank := make(map[string]int)
-	for i, t := range s.pool.Tiers() {
-		rank[t.Name] = i
-	}
-	total := make(map[[2]string]*control.Moved)
-	for _, m := range r.Moved {
-		k := [2]string{m.From, m.To}
-		if total[k] == nil {
-			d := plan.Rebalance
-			switch {
-			case rank[m.From] > rank[m.To]:
-				d = plan.Promotion
-			case rank[m.From] < rank[m.To]:
-				d = plan.Demotion
-			}
-			total[k] = &control.Moved{Direction: string(d), From: m.From, To: m.To}
-		}
-		total[k].Extents += m.Extents
-		total[k].Bytes += m.Bytes
-	}
-	for _, m := range total {
-		st.Moved = append(st.Moved, *m)
-	}
-	slices.SortFunc(st.Moved, func(a, b control.Moved) int {
-		return cmp.Or(cmp.Compare(rank[a.From], rank[b.From]), cmp.Compare(rank[a.To], rank[b.To]))
-	})
-	if !r.LastTime.IsZero() {
-		sum := summary(r.Last, r.LastTime, r.Rate)
-		st.LastPlan = &sum
-	}
-	return st, nil
-}
-
-func summary(p plan.Plan, at time.Time, rate int64) control.PlanSummary {
-	s := control.PlanSummary{
-		At: at, Moves: len(p.Moves), PromotionBytes: p.BytesUp, DemotionBytes: p.BytesDown, RebalanceBytes: p.BytesRebalance,
-		Rejected: make(map[string]int64), ConsideredCount: int64(len(p.Moves)),
-	}
-	for r, n := range p.Rejected {
-		s.ConsideredCount += n
-		if n > 0 {
-			s.Rejected[string(r)] = n
-		}
-	}
-	if rate > 0 {
-		s.EtaSeconds = float64(p.Bytes()) / float64(rate)
-	}
-	return s
-}
-
-// RelocationPlan returns what would move now.
-func (s *service) RelocationPlan(_ context.Context, r control.RelocationPlanRequest) (control.RelocationPlan, error) {
-	p := s.pool.PlanNow()
-	out := control.RelocationPlan{Summary: summary(p, time.Now(), s.pool.Relocation().Rate)}
-	tiers := s.pool.Tiers()
-	names := make(map[uint32]string)
-	for _, v := range s.pool.VolumeInfos() {
-		names[uint32(v.ID)] = v.Name
-	}
-	moves := slices.Clone(p.Moves)
-	slices.SortStableFunc(moves, func(a, b plan.Move) int { return cmp.Compare(b.Gain, a.Gain) })
-	size := s.pool.Size()
-	for _, m := range moves[:min(len(moves), cmp.Or(r.Limit, defaultLimit))] {
-		mv := control.Move{
-			Volume: names[uint32(m.Key.Volume)], Extent: uint64(m.Key.Index), From: tiers[m.From].Name, To: tiers[m.To].Name,
-			Gain: m.Gain, Reason: string(m.Reason),
-		}
-		if l, err := s.pool.Locate(mv.Volume, size.Start(m.Key.Index)); err == nil {
-			mv.Heat = l.Score.Heat
-		}
-		out.Moves = append(out.Moves, mv)
-	}
-	return out, nil
-}
-
-// RelocationRun starts a cycle now.
-func (s *service) RelocationRun(ctx context.Context, r control.RelocationRunRequest) (control.RelocationStatus, error) {
-	if !r.DryRun {
-		if _, err := s.pool.RunCycle(ctx, r.Wait); err != nil {
-			return control.RelocationStatus{}, classify(err)
-		}
-	}
-	return s.RelocationStatus(ctx)
-}
-
-// RelocationPause stops movement.
-func (s *service) RelocationPause(ctx context.Context, r control.RelocationPauseRequest) (control.RelocationStatus, error) {
-	if !r.DryRun {
-		s.pool.PauseRelocation()
-	}
-	return s.RelocationStatus(ctx)
-}
-
-// RelocationResume lets movement go on.
-func (s *service) RelocationResume(ctx context.Context, r control.RelocationPauseRequest) (control.RelocationStatus, error) {
-	if !r.DryRun {
-		s.pool.ResumeRelocation()
-	}
-	return s.RelocationStatus(ctx)
 }

@@ -125,11 +125,11 @@ func (r *Registry) Enter(t *Ticket, kind Kind, volume extent.VolumeID, off, n in
 	}
 }
 
-// Wait blocks until it is t's turn. If ctx ends first, it returns ctx's error:
+// Wait blocks until it is t's turn. If ctx ends, or has ended, it returns its error:
 // the change must not be made, and t must Leave all the same.
 func (t *Ticket) Wait(ctx context.Context) error {
 	if !t.queued {
-		return nil
+		return ctx.Err()
 	}
 	select {
 	case <-t.ready:

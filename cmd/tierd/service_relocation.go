@@ -1,0 +1,128 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"time"
+
+	"tierd/pkg/control"
+	"tierd/tiering/plan"
+)
+
+// RelocationStatus returns the state of the movement.
+func (s *service) RelocationStatus(context.Context) (control.RelocationStatus, error) {
+	r := s.pool.Relocation()
+	b := s.cfg.Relocation.Budget
+	st := control.RelocationStatus{
+		State: control.RelocationRunning, Cycle: uint64(r.Cycle), CycleSeconds: r.CycleTime.Seconds(), NextCycleAt: r.NextCycle,
+		WindowUntil: r.WindowUntil, RateBytesPerSecond: r.Rate, BudgetLeftCycle: r.CycleLeft, BudgetLeftDay: r.DayLeft,
+		BudgetPerCycleBytes: int64(b.PerCycle), BudgetPerDayBytes: int64(b.PerDay), InFlight: r.InFlight, Queued: r.Queued,
+		Parked: int(r.Skipped["too_busy"]),
+	}
+	switch {
+	case r.Paused:
+		st.State = control.RelocationPaused
+	case !r.WindowOpen:
+		st.State = control.RelocationClosed
+	}
+	rank := make(map[string]int)
+	for i, t := range s.pool.Tiers() {
+		rank[t.Name] = i
+	}
+	total := make(map[[2]string]*control.Moved)
+	for _, m := range r.Moved {
+		k := [2]string{m.From, m.To}
+		if total[k] == nil {
+			d := plan.Rebalance
+			switch {
+			case rank[m.From] > rank[m.To]:
+				d = plan.Promotion
+			case rank[m.From] < rank[m.To]:
+				d = plan.Demotion
+			}
+			total[k] = &control.Moved{Direction: string(d), From: m.From, To: m.To}
+		}
+		total[k].Extents += m.Extents
+		total[k].Bytes += m.Bytes
+	}
+	for _, m := range total {
+		st.Moved = append(st.Moved, *m)
+	}
+	slices.SortFunc(st.Moved, func(a, b control.Moved) int {
+		return cmp.Or(cmp.Compare(rank[a.From], rank[b.From]), cmp.Compare(rank[a.To], rank[b.To]))
+	})
+	if !r.LastTime.IsZero() {
+		sum := summary(r.Last, r.LastTime, r.Rate)
+		st.LastPlan = &sum
+	}
+	return st, nil
+}
+
+func summary(p plan.Plan, at time.Time, rate int64) control.PlanSummary {
+	s := control.PlanSummary{
+		At: at, Moves: len(p.Moves), PromotionBytes: p.BytesUp, DemotionBytes: p.BytesDown, RebalanceBytes: p.BytesRebalance,
+		Rejected: make(map[string]int64), ConsideredCount: int64(len(p.Moves)),
+	}
+	for r, n := range p.Rejected {
+		s.ConsideredCount += n
+		if n > 0 {
+			s.Rejected[string(r)] = n
+		}
+	}
+	if rate > 0 {
+		s.EtaSeconds = float64(p.Bytes()) / float64(rate)
+	}
+	return s
+}
+
+// RelocationPlan returns what would move now.
+func (s *service) RelocationPlan(_ context.Context, r control.RelocationPlanRequest) (control.RelocationPlan, error) {
+	p := s.pool.PlanNow()
+	out := control.RelocationPlan{Summary: summary(p, time.Now(), s.pool.Relocation().Rate)}
+	tiers := s.pool.Tiers()
+	names := make(map[uint32]string)
+	for _, v := range s.pool.VolumeInfos() {
+		names[uint32(v.ID)] = v.Name
+	}
+	moves := slices.Clone(p.Moves)
+	slices.SortStableFunc(moves, func(a, b plan.Move) int { return cmp.Compare(b.Gain, a.Gain) })
+	size := s.pool.Size()
+	for _, m := range moves[:min(len(moves), cmp.Or(r.Limit, defaultLimit))] {
+		mv := control.Move{
+			Volume: names[uint32(m.Key.Volume)], Extent: uint64(m.Key.Index), From: tiers[m.From].Name, To: tiers[m.To].Name,
+			Gain: m.Gain, Reason: string(m.Reason),
+		}
+		if l, err := s.pool.Locate(mv.Volume, size.Start(m.Key.Index)); err == nil {
+			mv.Heat = l.Score.Heat
+		}
+		out.Moves = append(out.Moves, mv)
+	}
+	return out, nil
+}
+
+// RelocationRun starts a cycle now.
+func (s *service) RelocationRun(ctx context.Context, r control.RelocationRunRequest) (control.RelocationStatus, error) {
+	if !r.DryRun {
+		if _, err := s.pool.RunCycle(ctx, r.Wait); err != nil {
+			return control.RelocationStatus{}, classify(err)
+		}
+	}
+	return s.RelocationStatus(ctx)
+}
+
+// RelocationPause stops movement.
+func (s *service) RelocationPause(ctx context.Context, r control.RelocationPauseRequest) (control.RelocationStatus, error) {
+	if !r.DryRun {
+		s.pool.PauseRelocation()
+	}
+	return s.RelocationStatus(ctx)
+}
+
+// RelocationResume lets movement go on.
+func (s *service) RelocationResume(ctx context.Context, r control.RelocationPauseRequest) (control.RelocationStatus, error) {
+	if !r.DryRun {
+		s.pool.ResumeRelocation()
+	}
+	return s.RelocationStatus(ctx)
+}

@@ -1,0 +1,372 @@
+package tiering
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"time"
+
+	"tierd/tiering/extent"
+	"tierd/tiering/mutant"
+	"tierd/tiering/plan"
+	"tierd/tiering/registry"
+	"tierd/tiering/schedule"
+	"tierd/tiering/stagedlog"
+)
+
+// A mover carries out one move at a time.
+type mover struct {
+	r      *relocator
+	buf    []byte
+	credit int64 // bytes taken from the budget and not written yet
+	sums   []uint32
+	err    error
+
+	// Of the move under way.
+	v     *Volume
+	src   *member
+	dst   *member
+	entry extent.Entry // what the move starts from
+	to    extent.Location
+	mv    *registry.Move
+	bytes int64 // written to the target
+	dirty int64 // of these, since its last sync
+}
+
+func (w *mover) run(ctx context.Context, m plan.Move) MoveEvent {
+	start := time.Now()
+	w.bytes, w.dirty, w.to, w.mv = 0, 0, extent.Location{}, nil
+	w.err = w.move(ctx, m)
+	ev := MoveEvent{Move: m, Outcome: MoveDone, Bytes: w.bytes, Took: time.Since(start)}
+	var why errAbandon
+	var spent schedule.ErrBudgetSpent
+	switch {
+	case w.err == nil:
+	case errors.As(w.err, &why) && w.bytes == 0:
+		ev.Outcome, ev.Why = MoveSkipped, string(why)
+	case errors.As(w.err, &why):
+		ev.Outcome, ev.Why = MoveAbandoned, string(why)
+	case errors.As(w.err, &spent):
+		ev.Outcome, ev.Why = MoveSkipped, "budget"
+	case ctx.Err() != nil:
+		ev.Outcome, ev.Why = MoveAbandoned, "stopped"
+	default:
+		ev.Outcome, ev.Why = MoveFailed, "error"
+		w.r.pool.log.Warn("move failed", "extent", m.Key, "error", w.err)
+	}
+	return ev
+}
+
+// move relocates one extent:
+//
+//  1. Look again: the plan may be out of date.
+//  2. Pay for the copy, reserve the target and register the move, with all marks.
+//  3. Copy marked pieces until none is left; sync the target.
+//  4. Be alone in the extent, look once more, copy the last pieces, record, switch.
+//  5. Ask for a round, which syncs the target, writes its table entry and commits.
+//
+// Until the switch the target is the mover's, and goes back to the cleaner if
+// anything comes between.
+func (w *mover) move(ctx context.Context, m plan.Move) error {
+	p := w.r.pool
+	if err := w.admit(m); err != nil {
+		return err
+	}
+	if err := w.pay(ctx, p.size.Bytes()); err != nil {
+		return err
+	}
+	select {
+	case w.r.settle <- struct{}{}:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	settled := func() { <-w.r.settle }
+	l, err := w.reserve(ctx, m)
+	if err != nil {
+		settled()
+		return err
+	}
+	w.to, w.dst = l, p.member(l)
+	if w.mv = p.reg.StartMove(m.Key, pieceSize, func() bool { return w.v.table.Load(m.Key.Index).SamePlace(w.entry) }); w.mv == nil {
+		settled()
+		w.dst.slots.Unreserve(l.Slot)
+		return errAbandon("changed")
+	}
+	err = w.copyAndSwitch(ctx, m)
+	p.reg.EndMove(w.mv)
+	if err != nil {
+		settled()
+		w.giveBack()
+		return err
+	}
+	w.v.heat.Moved(m.Key.Index)
+	round := w.v.rounds.start()
+	w.r.wg.Go(func() {
+		defer settled()
+		_ = round.wait(context.Background()) // a failed round is the volume's affair, and logged
+	})
+	return nil
+}
+
+// admit looks whether the proposal still makes sense.
+func (w *mover) admit(m plan.Move) error {
+	p := w.r.pool
+	p.volMu.RLock()
+	w.v = p.byID[m.Key.Volume]
+	p.volMu.RUnlock()
+	if w.v == nil || w.v.gone.Load() {
+		return errAbandon("volume_gone")
+	}
+	w.entry = w.v.table.Load(m.Key.Index)
+	if !w.entry.Mapped() {
+		return errAbandon("unmapped")
+	}
+	w.src = p.member(w.entry.Location())
+	if w.src.tier != m.From {
+		return errAbandon("changed")
+	}
+	if w.v.failed.Load() != nil {
+		return errAbandon("volume_failed")
+	}
+	return w.src.err()
+}
+
+// reserve takes a clean slot of the target, waiting for one that an earlier move
+// is about to free.
+func (w *mover) reserve(ctx context.Context, m plan.Move) (extent.Location, error) {
+	p := w.r.pool
+	t := p.tiers[m.To]
+	deadline := p.clock.After(roomWait)
+	for {
+		freed := p.freed.wait()
+		if m.Kind != plan.Promotion || t.aboveHeadroom(p.monitor.headroom()) {
+			if l, ok := p.reserveIn(t); ok {
+				return l, nil
+			}
+		}
+		if !t.slotsComing() {
+			return extent.Location{}, errAbandon("target_full")
+		}
+		select {
+		case <-freed:
+		case <-deadline:
+			return extent.Location{}, errAbandon("target_full")
+		case <-ctx.Done():
+			return extent.Location{}, ctx.Err()
+		}
+	}
+}
+
+// aboveHeadroom reports whether t has more slots without an owner than the share
+// that promotions leave free.
+func (t *tier) aboveHeadroom(share float64) bool {
+	var total, free int64
+	for _, b := range t.members {
+		if b.failure.Load() == nil {
+			c := b.slots.Counts()
+			total += c.Total
+			free += c.Clean + c.Cleaning + c.Free
+		}
+	}
+	return float64(free) > share*float64(total)
+}
+
+// slotsComing reports whether slots of t are about to become clean.
+func (t *tier) slotsComing() bool {
+	for _, b := range t.members {
+		if c := b.slots.Counts(); b.failure.Load() == nil && c.Vacated+c.Cleaning+c.Free > 0 {
+			b.wakeCleaner()
+			return true
+		}
+	}
+	return false
+}
+
+// pay takes n bytes from the budget, of which what is left of earlier payments is
+// used first.
+func (w *mover) pay(ctx context.Context, n int64) error {
+	if n -= w.credit; n <= 0 {
+		return nil
+	}
+	if err := w.r.budget.Take(ctx, n); err != nil {
+		return err
+	}
+	w.credit += n
+	return nil
+}
+
+func (w *mover) copyAndSwitch(ctx context.Context, m plan.Move) error {
+	if err := w.copyMarked(ctx, maxPasses); err != nil {
+		return err
+	}
+	if err := w.dst.sync(ctx); err != nil {
+		return err
+	}
+	w.dirty = 0
+	if w.r.verify {
+		if err := w.verify(ctx); err != nil {
+			return err
+		}
+	}
+	reg := w.r.pool.reg
+	for try := 0; ; try++ {
+		// What may have to be copied in the exclusion is paid for before it: nobody
+		// waits for the budget in there.
+		if err := w.pay(ctx, lastPieces*w.pieceBytes()); err != nil {
+			return err
+		}
+		var t registry.Ticket
+		switch {
+		case reg.TryExclusive(&t, m.Key):
+		case try < exclusiveTries:
+			if err := w.backOff(ctx, try); err != nil {
+				return err
+			}
+			continue
+		default:
+			size := w.r.pool.size
+			reg.Enter(&t, registry.Exclusive, m.Key.Volume, size.Start(m.Key.Index), size.Bytes(), w.v.table)
+			if err := t.Wait(ctx); err != nil {
+				reg.Leave(&t, 0, 0)
+				return err
+			}
+		}
+		switched, err := w.trySwitch(ctx, m)
+		reg.Leave(&t, 0, 0)
+		if errors.Is(err, stagedlog.ErrFull) {
+			err = w.r.pool.flushAll(ctx)
+		}
+		if switched || err != nil {
+			return err
+		}
+		if try >= exclusiveTries+maxPasses {
+			return errAbandon("too_busy")
+		}
+		if err := w.copyMarked(ctx, 1); err != nil {
+			return err
+		}
+	}
+}
+
+// backOff lets writers finish and copies what they leave behind.
+func (w *mover) backOff(ctx context.Context, try int) error {
+	select {
+	case <-w.r.pool.clock.After(time.Millisecond << min(try, 5)):
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	return w.copyMarked(ctx, 1)
+}
+
+// trySwitch is what happens in the exclusion: no write is in flight. It returns
+// false if too much is left to be copied while writers wait.
+func (w *mover) trySwitch(ctx context.Context, m plan.Move) (bool, error) {
+	if !mutant.On(mutant.NoSwitchRecheck) {
+		if w.mv.Cancelled() || w.v.gone.Load() {
+			return false, errAbandon("cancelled")
+		}
+		if !w.v.table.Load(m.Key.Index).SamePlace(w.entry) {
+			return false, errAbandon("changed")
+		}
+	}
+	if w.mv.Marked() > lastPieces {
+		return false, nil
+	}
+	if err := w.copyMarked(ctx, 1); err != nil {
+		return false, err
+	}
+	w.v.markDirty(w.dst.id)
+	// If the log is full, room is made outside of the exclusion.
+	if err := w.r.pool.tryStage(w.v, stagedlog.Move, m.Key.Index, 1, []extent.Index{m.Key.Index}, w.to); err != nil {
+		return false, err
+	}
+	return true, nil
+}
+
+// copyMarked goes through the extent, at most passes times, until no piece is
+// marked. It is an error if the move was cancelled.
+func (w *mover) copyMarked(ctx context.Context, passes int) error {
+	for pass := 0; pass < passes; pass++ {
+		copied := 0
+		for from := 0; ; copied++ {
+			piece, ok := w.mv.Take(from)
+			if !ok {
+				break
+			}
+			if err := w.copyPiece(ctx, piece); err != nil {
+				return err
+			}
+			from = piece + 1
+		}
+		if w.mv.Cancelled() && !mutant.On(mutant.NoSwitchRecheck) {
+			return errAbandon("cancelled")
+		}
+		if copied == 0 {
+			return nil
+		}
+	}
+	return nil
+}
+
+func (w *mover) pieceBytes() int64 { return min(pieceSize, w.r.pool.size.Bytes()) }
+
+// copyPiece copies one piece of the extent to the target.
+func (w *mover) copyPiece(ctx context.Context, piece int) error {
+	n := w.pieceBytes()
+	if err := w.pay(ctx, n); err != nil {
+		return err
+	}
+	off := int64(piece) * n
+	buf := w.buf[:n]
+	if err := w.src.store.ReadAt(ctx, buf, w.src.offset(w.entry.Location().Slot)+off); err != nil {
+		return fmt.Errorf("read extent from backing %s: %w", w.src.path, err)
+	}
+	at := w.dst.offset(w.to.Slot) + off
+	w.credit -= n
+	w.bytes += n
+	if err := w.dst.store.WriteAt(ctx, buf, at); err != nil {
+		return fmt.Errorf("write extent to backing %s: %w", w.dst.path, err)
+	}
+	w.dst.pace.wrote(at, n)
+	if w.r.verify {
+		w.note(piece, crc32.Checksum(buf, castagnoli))
+	}
+	if w.dirty += n; w.dirty >= moverUnsynced {
+		w.dirty = 0
+		return w.dst.sync(ctx)
+	}
+	return nil
+}
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// note keeps the checksum of a piece as it was copied.
+func (w *mover) note(piece int, sum uint32) {
+	if n := int(w.r.pool.size.Bytes() / w.pieceBytes()); len(w.sums) < n {
+		w.sums = make([]uint32, n)
+	}
+	w.sums[piece] = sum
+}
+
+// verify reads the copy back and compares its checksums.
+func (w *mover) verify(ctx context.Context) error {
+	n := w.pieceBytes()
+	for piece := range int(w.r.pool.size.Bytes() / n) {
+		at := w.dst.offset(w.to.Slot) + int64(piece)*n
+		if err := w.dst.store.ReadAt(ctx, w.buf[:n], at); err != nil {
+			return fmt.Errorf("read copy back from backing %s: %w", w.dst.path, err)
+		}
+		if got := crc32.Checksum(w.buf[:n], castagnoli); got != w.sums[piece] {
+			return fmt.Errorf("copy on backing %s at %d differs from what was written", w.dst.path, at)
+		}
+	}
+	return nil
+}
+
+// giveBack returns the target to the cleaner: it holds part of a copy.
+func (w *mover) giveBack() {
+	w.dst.slots.Vacate(w.to.Slot)
+	w.dst.slots.Free(w.to.Slot)
+	w.dst.wakeCleaner()
+}
