@@ -62,6 +62,9 @@ func (d *daemon) run(ctx context.Context) error {
 		return fmt.Errorf("open pool: %w", err)
 	}
 	d.pool = pool
+	for _, w := range setup.Differences(d.cfg, pool) {
+		d.log.Warn(w)
+	}
 	d.serve(ctx)
 	d.notify(sd.SdNotifyReady)
 	d.log.Info("serving", append([]any{"version", programVersion(), "volumes", len(pool.Volumes())}, d.listeners.attrs()...)...)

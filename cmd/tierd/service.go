@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"tierd/cmd/internal/setup"
 	"tierd/nbd"
 	"tierd/pkg/config"
 	"tierd/pkg/control"
@@ -80,6 +81,7 @@ func (s *service) PoolStatus(context.Context) (control.PoolStatus, error) {
 	if st.CapacityBytes > 0 {
 		st.OverCommitRatio = float64(st.ProvisionedBytes) / float64(st.CapacityBytes)
 	}
+	st.Warnings = append(st.Warnings, setup.Differences(s.cfg, s.pool)...)
 	backings := s.pool.Backings()
 	for _, b := range backings {
 		if b.Err != nil {

@@ -1,0 +1,54 @@
+// Bench measures tierd beside other NBD servers, in pairs.
+//
+// # What is compared
+//
+// Each server gets files of its own on the same file system, preallocated, and
+// filled over NBD by the same fio job; all run at the same time, and all but one
+// are idle while that one is measured:
+//
+//   - tierd: one tier, one file, buffered I/O
+//   - tierd3: the same with the volume spread over the files of three tiers (on request)
+//   - nbdkit: its file plugin, which keeps to the page cache as we do
+//   - qemu-nbd: raw format, its default cache mode (writeback)
+//   - go-nbd: the server of the library github.com/pojntfx/go-nbd, inside this
+//     process; a baseline, as it serves one request at a time and has no FLUSH
+//
+// A server whose program is not installed, or that fails the fill, is left out,
+// and the report says so.
+//
+// # How
+//
+// For each workload there are -rounds rounds; in each, every server is measured
+// for -seconds, one after the other, and each round begins with another server.
+// So what else happens on the machine hits all alike, and the ratio of two
+// servers within a round is worth more than either rate. Reported are the median
+// rates and latencies, and of the ratios the median, the smallest and the
+// largest. The geometric mean is that of the median ratios of all workloads.
+//
+// The files are synced before every measurement, so that no server's write-back
+// falls on the next one's time. Nothing is dropped from the page cache: with the
+// default size all is in memory, which is where servers differ; beyond memory
+// disks do.
+//
+// CPU per request is the processor time that the server's process spent, user
+// and system, over the requests answered. It hardly depends on what
+// else runs. Write-back by kernel threads is in no server's account.
+//
+// The load comes from fio with its nbd engine or, with -load tierctl, from
+// "tierctl bench", which takes about half the processor time of fio and so leaves
+// more to the server; on two processors the difference is large.
+//
+// # Targets
+//
+// With -check the exit code is 1 if tierd is not ahead of qemu-nbd in every
+// workload (median ratio above 1), or if the geometric mean of the ratios to
+// nbdkit is below 1.
+//
+// # The other half of make bench
+//
+// What a part of the hit path costs by itself is measured by Go benchmarks beside
+// it: nbd (loopback round trips), tiering (a write and a read of a volume),
+// tiering/registry (enter and leave), tiering/extentmap (load, store), tiering/stagedlog
+// (append), tiering/heat (an access), tiering/plan (a plan of a large pool) and
+// pkg/backing (calls on a file). scripts/bench runs both.
+package main
