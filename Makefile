@@ -6,7 +6,9 @@ VERSION  ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev
 LDFLAGS  := -s -w -X main.version=$(VERSION)
 FUZZTIME ?= 10s
 BENCH    ?= .
+BENCHFLAGS ?=
 KEEP     ?=
+UNIT      = $$($(GO) list ./... | grep -v -e /test/e2e -e /test/demo -e '/deploy$$')
 
 PREFIX   ?= /usr/local
 DESTDIR  ?=
@@ -38,7 +40,7 @@ test: build ## THE test command: tools, format, vet, lint, unit tests with -race
 
 .PHONY: unit
 unit: ## unit tests without the race detector
-	$(GO) test $$($(GO) list ./... | grep -v '/test/e2e')
+	$(GO) test $(UNIT)
 
 .PHONY: race
 race: ## unit tests with the race detector
@@ -61,8 +63,12 @@ fuzz: ## each fuzz target for FUZZTIME (10s)
 	scripts/fuzz $(FUZZTIME)
 
 .PHONY: bench
-bench: build ## the measurements of BENCHMARKS in every package (BENCH=regexp)
-	scripts/bench '$(BENCH)'
+bench: build ## tierd beside nbdkit and qemu-nbd on the same disk (BENCHFLAGS, see test/bench)
+	$(GO) run ./test/bench $(BENCHFLAGS)
+
+.PHONY: microbench
+microbench: ## the Go benchmarks of all packages (BENCH=regexp)
+	$(GO) test -run '^$$' -bench '$(BENCH)' -benchmem ./nbd/... ./pkg/... ./tiering/...
 
 .PHONY: eval
 eval: ## replay traces against the planner and compare with the reference figures
@@ -71,7 +77,7 @@ eval: ## replay traces against the planner and compare with the reference figure
 .PHONY: cover
 cover: ## coverage of the unit tests by package, and coverage.html in bin/
 	@mkdir -p bin
-	$(GO) test -coverprofile=bin/cover.out -coverpkg=./cmd/...,./nbd/...,./pkg/...,./tiering/... $$($(GO) list ./... | grep -v '/test/e2e')
+	$(GO) test -coverprofile=bin/cover.out -coverpkg=./cmd/...,./nbd/...,./pkg/...,./tiering/... $(UNIT)
 	$(GO) tool cover -func=bin/cover.out | tail -1
 	$(GO) tool cover -html=bin/cover.out -o bin/coverage.html
 

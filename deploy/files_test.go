@@ -7,10 +7,13 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"reflect"
 	"regexp"
 	"strings"
 	"testing"
 	"time"
+
+	"tierd/pkg/config"
 )
 
 func read(t *testing.T, path ...string) string {
@@ -146,6 +149,77 @@ func TestAlerts(t *testing.T) {
 	} {
 		if out, err := exec.Command(promtool, args...).CombinedOutput(); err != nil {
 			t.Errorf("promtool %s: %v\n%s", strings.Join(args, " "), err, out)
+		}
+	}
+}
+
+// settings returns the names of all settings of a type of the configuration.
+func settings(t reflect.Type) (names []string) {
+	for t.Kind() == reflect.Slice {
+		t = t.Elem()
+	}
+	if t.Kind() != reflect.Struct {
+		return nil
+	}
+	for i := range t.NumField() {
+		if name := t.Field(i).Tag.Get("yaml"); name != "" {
+			names = append(append(names, name), settings(t.Field(i).Type)...)
+		}
+	}
+	return names
+}
+
+// TestManualListsEverySetting compares the manual page and the sample with what the
+// configuration has.
+func TestManualListsEverySetting(t *testing.T) {
+	manual, sample := read(t, "man", "tierd.yaml.5"), read(t, "config", "tierd.yaml")
+	names := settings(reflect.TypeFor[config.Config]())
+	if len(names) < 40 {
+		t.Fatalf("the configuration has %d settings only", len(names))
+	}
+	for _, name := range names {
+		word := regexp.MustCompile(`\b` + name + `\b`)
+		if !word.MatchString(manual) {
+			t.Errorf("tierd.yaml.5 does not mention %s", name)
+		}
+		if tls := map[string]bool{"cert": true, "key": true, "client_ca": true}; !tls[name] && !word.MatchString(sample) {
+			t.Errorf("the sample does not mention %s", name)
+		}
+	}
+}
+
+// TestExamplesDecode reads the configurations of the README and the manual page.
+func TestExamplesDecode(t *testing.T) {
+	_, rest, _ := strings.Cut(read(t, "..", "README.md"), "```yaml\n")
+	readme, _, ok := strings.Cut(rest, "```")
+	if !ok {
+		t.Fatal("README.md has no configuration")
+	}
+	_, rest, _ = strings.Cut(read(t, "man", "tierd.yaml.5"), ".SH EXAMPLE\n.nf\n")
+	manual, _, ok := strings.Cut(rest, ".fi")
+	if !ok {
+		t.Fatal("tierd.yaml.5 has no example")
+	}
+	for name, text := range map[string]string{"README.md": readme, "tierd.yaml.5": strings.ReplaceAll(manual, `\-`, "-")} {
+		path := filepath.Join(t.TempDir(), "tierd.yaml")
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := config.Load(path); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// TestLinksResolve checks the links of the README to files of the repository.
+func TestLinksResolve(t *testing.T) {
+	links := regexp.MustCompile(`\]\(([^)#]+)\)`).FindAllStringSubmatch(read(t, "..", "README.md"), -1)
+	if len(links) < 5 {
+		t.Fatalf("README.md has %d links only", len(links))
+	}
+	for _, l := range links {
+		if _, err := os.Stat(filepath.Join("..", l[1])); err != nil {
+			t.Errorf("README.md: %v", err)
 		}
 	}
 }

@@ -88,7 +88,7 @@ var metricDefs = []struct {
 
 // skipReasons are the values of the label reason of moves that did not happen.
 var skipReasons = []string{
-	"budget", "cancelled", "changed", "error", "stopped", "target_full", "too_busy", "unmapped", "volume_failed", "volume_gone",
+	"backing_failed", "budget", "cancelled", "changed", "error", "stopped", "target_full", "too_busy", "unmapped", "volume_failed", "volume_gone",
 }
 
 // Collector returns the pool's metrics for registration.

@@ -30,18 +30,17 @@ func (v *Volume) Flush(ctx context.Context) error {
 }
 
 // settled reports whether there is nothing to flush: no dirty backing, nothing
-// staged, and no round under way that may have taken those marks.
+// staged, and no round under way that may have taken those marks. The rounds are
+// looked at last: one that began in between has taken the marks and not yet made
+// good for them.
 func (v *Volume) settled() bool {
-	if !v.rounds.idle() {
-		return false
-	}
 	for i := range v.dirty {
 		if v.dirty[i].Load() != 0 {
 			return false
 		}
 	}
 	n, _ := v.stagedEntries()
-	return n == 0
+	return n == 0 && v.rounds.idle()
 }
 
 // startRounds starts a round for each volume that has staged entries.

@@ -129,7 +129,10 @@ func (w *mover) admit(m plan.Move) error {
 	if w.v.failed.Load() != nil {
 		return errAbandon("volume_failed")
 	}
-	return w.src.err()
+	if w.src.err() != nil {
+		return errAbandon("backing_failed")
+	}
+	return nil
 }
 
 // reserve takes a clean slot of the target, waiting for one that an earlier move

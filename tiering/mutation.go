@@ -180,6 +180,7 @@ func (m *Mutation) writePiece(ctx context.Context, p []byte, pc extent.Piece) er
 	e := v.table.Load(pc.Index) // cannot change under the ticket but by a move's switch, which is exclusive
 	if !e.Mapped() {
 		if allZero(p) {
+			m.staged = m.staged || e.Staged() // the unmap it relies on may await its commit
 			return nil
 		}
 		var err error

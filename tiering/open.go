@@ -75,6 +75,7 @@ type opening struct {
 	pool  *Pool
 	found map[extent.BackingID]*candidate
 	warn  []string
+	told  map[extent.BackingID]string // failures that superblocks know of and the metadata does not
 
 	clean   bool               // the pool was stopped cleanly
 	records []stagedlog.Record // else: what the staged log adds
@@ -190,10 +191,35 @@ func (op *opening) findMembers(ctx context.Context) error {
 			op.warn = append(op.warn, fmt.Sprintf("backing %d was at %s and is at %s now", m.ID, m.Path, c.spec.Path))
 		}
 	}
+	op.hearFailures()
 	for path := range missing {
 		op.warn = append(op.warn, fmt.Sprintf("backing %s is configured, but does not exist and is not part of the pool", path))
 	}
 	return nil
+}
+
+// hearFailures looks for failures that the superblocks of others tell of and that
+// the metadata could not take any more.
+func (op *opening) hearFailures() {
+	op.told = make(map[extent.BackingID]string)
+	for i := range op.state.Members {
+		m := &op.state.Members[i]
+		if op.found[m.ID] == nil || m.State == extentmap.MemberFailed {
+			continue
+		}
+		for _, c := range op.found {
+			// Those of earlier incarnations may tell of what has been cleared since.
+			if c.sb.Incarnation != op.state.Pool.Incarnation {
+				continue
+			}
+			for _, r := range c.sb.Members {
+				if r.ID == m.ID && r.State == ondisk.MemberFailed {
+					m.State, m.Error = extentmap.MemberFailed, "it had failed by the superblock of "+c.spec.Path
+					op.told[m.ID] = m.Error
+				}
+			}
+		}
+	}
 }
 
 func (op *opening) tierName(id extent.TierID) string {
@@ -327,6 +353,9 @@ func (op *opening) raiseIncarnation() error {
 func (op *opening) adoptMembers() {
 	ctx := context.Background() // a stop half-way would look like a failure of a backing
 	p := op.pool
+	for id, text := range op.told {
+		p.recordFailure(p.members[id].Load(), text)
+	}
 	p.eachMember(func(b *member) {
 		if b.err() != nil {
 			return

@@ -148,7 +148,8 @@ func (p *Pool) recordFailure(b *member, text string) {
 			return
 		}
 		if err := p.writeSuperblock(context.Background(), o); err != nil {
-			p.log.Error("cannot record the failure of a backing in a superblock", "failed", b.path, "on", o.path, "error", err)
+			// It has synced, and the error is not told twice.
+			o.fail("write superblock", err)
 		}
 	})
 }
@@ -178,27 +179,36 @@ func (p *Pool) writeSuperblock(ctx context.Context, b *member) error {
 	p.superMu.Lock()
 	defer p.superMu.Unlock()
 	sb := superblockOf(p.db.State(), b.id, b.layout, p.incarnation)
+	for i := range sb.Members {
+		// The metadata may be what cannot be written any more.
+		if m := p.members[sb.Members[i].ID].Load(); m != nil && m.err() != nil {
+			sb.Members[i].State = ondisk.MemberFailed
+		}
+	}
 	return ondisk.WriteSuperblock(ctx, b.store, sb)
 }
 
 // writeVolumeTables records the volumes on every serving backing, for a rebuild.
-func (p *Pool) writeVolumeTables(ctx context.Context) error {
-	state := p.db.State()
-	t := volumeTableOf(state)
-	var errs []error
+// It returns no error: the change they tell of is committed, so that it is in
+// force whatever becomes of its copies. A backing that does not take its copy has
+// failed.
+func (p *Pool) writeVolumeTables() {
+	ctx := context.Background() // a stop half-way would look like a failure of the backing
+	t := volumeTableOf(p.db.State())
 	p.eachMember(func(b *member) {
 		if b.err() != nil {
 			return
 		}
-		if err := ondisk.WriteVolumeTable(ctx, b.store, b.layout, p.id, t); err != nil {
-			errs = append(errs, fmt.Errorf("write volume table of %s: %w", b.path, err))
-			return
-		}
-		if err := b.sync(ctx); err != nil {
-			errs = append(errs, err)
+		err := ondisk.WriteVolumeTable(ctx, b.store, b.layout, p.id, t)
+		switch {
+		case errors.Is(err, ondisk.ErrTooLarge):
+			p.log.Error("a rebuild would not know all volumes", "backing", b.path, "error", err)
+		case err != nil:
+			b.fail("write volume table", err)
+		default:
+			_ = b.sync(ctx) // an error has failed the backing
 		}
 	})
-	return errors.Join(errs...)
 }
 
 // Close flushes everything, stops the background work and closes the backings.

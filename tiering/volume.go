@@ -86,7 +86,9 @@ func (v *Volume) ReadOnly() bool { return v.readOnly.Load() }
 
 // Opened notes a user of the volume, which is not deleted without force before
 // as many calls of Released.
-func (v *Volume) Opened()   { v.opens.Add(1) }
+func (v *Volume) Opened() { v.opens.Add(1) }
+
+// Released ends what Opened began.
 func (v *Volume) Released() { v.opens.Add(-1) }
 
 func sortedVolumes(m map[string]*Volume) []*Volume {

@@ -113,8 +113,8 @@ func (p *Pool) publish(v *Volume) {
 }
 
 // commitVolumes commits a change of the volumes and records it on the backings. It
-// is answered only after both.
-func (p *Pool) commitVolumes(ctx context.Context, c *extentmap.Changes) error {
+// is answered only after both. An error means that the change is not in force.
+func (p *Pool) commitVolumes(c *extentmap.Changes) error {
 	edit := c.Pool
 	c.Pool = func(r *extentmap.PoolRecord) {
 		r.VolumeGeneration++
@@ -125,7 +125,8 @@ func (p *Pool) commitVolumes(ctx context.Context, c *extentmap.Changes) error {
 	if _, err := p.commitNow(c); err != nil {
 		return fmt.Errorf("commit volume: %w", err)
 	}
-	return p.writeVolumeTables(ctx)
+	p.writeVolumeTables()
+	return nil
 }
 
 // CreateVolume makes a volume. With dryRun it only says whether that would work.
@@ -144,7 +145,7 @@ func (p *Pool) CreateVolume(ctx context.Context, spec VolumeSpec, dryRun bool) e
 	if err != nil {
 		return err
 	}
-	err = p.commitVolumes(ctx, &extentmap.Changes{
+	err = p.commitVolumes(&extentmap.Changes{
 		Volumes: []extentmap.Volume{r},
 		Pool:    func(pr *extentmap.PoolRecord) { pr.NextVolume = r.ID + 1 },
 	})
@@ -175,7 +176,7 @@ func (p *Pool) change(ctx context.Context, name string, dryRun bool, edit func(*
 	if err := edit(v, &r); err != nil || dryRun {
 		return err
 	}
-	if err := p.commitVolumes(ctx, &extentmap.Changes{Volumes: []extentmap.Volume{r}}); err != nil {
+	if err := p.commitVolumes(&extentmap.Changes{Volumes: []extentmap.Volume{r}}); err != nil {
 		return err
 	}
 	v.mu.Lock()
@@ -302,7 +303,7 @@ func (p *Pool) reclaim(v *Volume) {
 	}
 	p.adminMu.Lock()
 	defer p.adminMu.Unlock()
-	if err := p.commitVolumes(context.WithoutCancel(ctx), &extentmap.Changes{DropVolumes: []extent.VolumeID{v.id}}); err != nil {
+	if err := p.commitVolumes(&extentmap.Changes{DropVolumes: []extent.VolumeID{v.id}}); err != nil {
 		p.log.Error("deleted volume is not forgotten before the next start", "volume", v.Name(), "error", err)
 		return
 	}

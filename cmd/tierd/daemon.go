@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net/http"
 	"os"
+	"sync/atomic"
 	"time"
 
 	sd "github.com/coreos/go-systemd/v22/daemon"
@@ -30,6 +31,7 @@ const drainTime = 60 * time.Second
 type daemon struct {
 	path   string // of the configuration
 	cfg    *config.Config
+	live   atomic.Pointer[config.Config] // cfg, for other goroutines
 	log    *slog.Logger
 	level  *slog.LevelVar
 	stop   <-chan os.Signal
@@ -77,6 +79,7 @@ func (d *daemon) run(ctx context.Context) error {
 // serve starts the servers.
 func (d *daemon) serve(ctx context.Context) {
 	d.failed = make(chan error, len(d.listeners.nbd)+2)
+	d.live.Store(d.cfg)
 	exports := &exports{pool: d.pool, fallback: d.cfg.NBD.DefaultExport}
 	stats := newNBDMetrics()
 	d.nbd = nbd.NewServer(nbd.Config{Exports: exports, Logger: d.log.With("component", "nbd"), Observer: stats})
@@ -84,7 +87,7 @@ func (d *daemon) serve(ctx context.Context) {
 	for _, l := range d.listeners.nbd {
 		go func() { d.ended("NBD server on "+l.Addr().String(), d.nbd.Serve(ctx, l)) }()
 	}
-	d.control = control.NewServer(&service{pool: d.pool, nbd: d.nbd, cfg: d.cfg}, d.log.With("component", "admin"))
+	d.control = control.NewServer(&service{pool: d.pool, nbd: d.nbd, cfg: d.live.Load}, d.log.With("component", "admin"))
 	go func() { d.ended("admin server", d.control.Serve(d.listeners.admin)) }()
 	if d.listeners.metrics == nil {
 		return
@@ -171,6 +174,7 @@ func (d *daemon) reconfigure() {
 		return
 	}
 	d.cfg = config.WithLive(d.cfg, cfg)
+	d.live.Store(d.cfg)
 	d.level.Set(d.cfg.Log.Level)
 	d.pool.SetRelocation(reloc)
 	d.log.Info("configuration reloaded", "changed", changed)

@@ -21,7 +21,7 @@ import (
 type service struct {
 	pool *tiering.Pool
 	nbd  *nbd.Server
-	cfg  *config.Config
+	cfg  func() *config.Config // in force now
 }
 
 var _ control.Service = (*service)(nil)
@@ -81,7 +81,7 @@ func (s *service) PoolStatus(context.Context) (control.PoolStatus, error) {
 	if st.CapacityBytes > 0 {
 		st.OverCommitRatio = float64(st.ProvisionedBytes) / float64(st.CapacityBytes)
 	}
-	st.Warnings = append(st.Warnings, setup.Differences(s.cfg, s.pool)...)
+	st.Warnings = append(st.Warnings, setup.Differences(s.cfg(), s.pool)...)
 	backings := s.pool.Backings()
 	for _, b := range backings {
 		if b.Err != nil {
@@ -117,8 +117,8 @@ func (s *service) Tiers(context.Context) ([]control.Tier, error) {
 		if reads > 0 {
 			tiers[i].ReadShare = float64(r.Requests) / reads
 		}
-		if i < len(s.cfg.Tiers) {
-			tiers[i].EnduranceBytesPerDay = int64(s.cfg.Tiers[i].Endurance.WritePerDay)
+		if i < len(s.cfg().Tiers) {
+			tiers[i].EnduranceBytesPerDay = int64(s.cfg().Tiers[i].Endurance.WritePerDay)
 		}
 	}
 	for _, b := range s.pool.Backings() {
@@ -145,7 +145,7 @@ func mean(o tiering.OpCounts) float64 {
 // Backings returns the backings by tier and id.
 func (s *service) Backings(context.Context) ([]control.Backing, error) {
 	simulated := make(map[string]bool)
-	for _, t := range s.cfg.Tiers {
+	for _, t := range s.cfg().Tiers {
 		for _, b := range t.Backings {
 			simulated[b.Path] = b.Simulate.Enabled()
 		}

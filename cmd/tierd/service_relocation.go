@@ -13,7 +13,7 @@ import (
 // RelocationStatus returns the state of the movement.
 func (s *service) RelocationStatus(context.Context) (control.RelocationStatus, error) {
 	r := s.pool.Relocation()
-	b := s.cfg.Relocation.Budget
+	b := s.cfg().Relocation.Budget
 	st := control.RelocationStatus{
 		State: control.RelocationRunning, Cycle: uint64(r.Cycle), CycleSeconds: r.CycleTime.Seconds(), NextCycleAt: r.NextCycle,
 		WindowUntil: r.WindowUntil, RateBytesPerSecond: r.Rate, BudgetLeftCycle: r.CycleLeft, BudgetLeftDay: r.DayLeft,

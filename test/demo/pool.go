@@ -41,7 +41,7 @@ func standard() shape {
 	return shape{
 		SSD: 128 * units.MiB, FC: 256 * units.MiB, SATA: units.GiB, Volume: 768 * units.MiB, Extent: 256 * units.KiB,
 		Cycle: 2 * time.Second, Rate: units.Rate(8 * units.MiB), PerCycle: 16 * units.MiB,
-		Load: time.Minute, Edge: 10 * time.Second, Depth: 16, IOPS: 500, Theta: 1.2,
+		Load: time.Minute, Edge: 10 * time.Second, Depth: 16, IOPS: 600, Theta: 1.2,
 	}
 }
 
@@ -152,8 +152,9 @@ func (p *pool) start(ctx context.Context) error {
 	defer log.Close()
 	p.cmd = exec.Command(filepath.Join(p.bin, "tierd"), "--config", p.config())
 	p.cmd.Stdout, p.cmd.Stderr = log, log
-	// A group of its own: Ctrl-C is for us, and we stop it in our own time.
-	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	// A session of its own: Ctrl-C is for us, who stop it in our own time, and with
+	// --keep it outlives the terminal.
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if err := p.cmd.Start(); err != nil {
 		return fmt.Errorf("start tierd: %w", err)
 	}

@@ -27,7 +27,7 @@ var policyNot = []string{"os", "net", "io/fs", "path/filepath", "syscall"}
 
 // fences are in the order in which they apply: the first that fits decides.
 var fences = []fence{
-	{"cmd/internal/setup", []string{"pkg/backing", "pkg/config", "tiering", "tiering/..."}, []string{"net"},
+	{"cmd/internal/setup", []string{"pkg/backing", "pkg/config", "pkg/units", "tiering", "tiering/..."}, []string{"net"},
 		"setup turns a configuration into the pool's options; what serves clients has no part in that"},
 	{"cmd/tierd", []string{"cmd/internal/...", "nbd", "pkg/...", "tiering", "tiering/heat", "tiering/plan", "lib/..."}, nil,
 		"the daemon puts parts together; it knows no other command and opens no store itself"},

@@ -16,7 +16,7 @@ import (
 // Limits of the house style.
 const (
 	maxLines    = 600 // of a file; about 400 is the aim
-	minDocWords = 25  // of a package comment that a stranger can start from
+	minDocWords = 20  // of a package comment that a stranger can start from
 )
 
 // files returns the paths of a package's Go files, with or without tests.

@@ -16,12 +16,14 @@ func TestSigtermDrainsAndStopsCleanly(t *testing.T) {
 	t.Parallel()
 	for _, sig := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT} {
 		s, d := running(t, layout{
-			tiers:   []tierLayout{{name: "ssd", media: "ssd", size: "32MiB", options: ", simulate: {latency: 400ms}"}},
+			tiers:   []tierLayout{{name: "ssd", media: "ssd", size: "32MiB", options: ", simulate: {latency: 80ms}"}},
 			volumes: "{name: home, size: 16MiB}",
 		})
 		// Eight slow writes are under way when the signal comes.
 		c := s.dial("home")
-		c.write(0, 8*64<<10, 1)
+		for i := range int64(8) {
+			c.write(i*64<<10, 512, 1)
+		}
 		var wg sync.WaitGroup
 		failed := make([]error, 8)
 		for i := range failed {
@@ -50,6 +52,7 @@ func TestSigtermDrainsAndStopsCleanly(t *testing.T) {
 		c = s.dial("home")
 		for i := range failed {
 			c.check(int64(i)*64<<10, 4096, 2)
+			c.check(int64(i)*64<<10+4096, 4096, 0)
 		}
 		d.stop()
 	}
@@ -63,7 +66,8 @@ func TestSighupReloadsTheBudget(t *testing.T) {
 		relocation: "{cycle: 1h, budget: {rate: 50MiB/s, per_cycle: 1GiB}}",
 	})
 	status := func() (st relocationStatus) {
-		s.ctlJSON(&st, "relocation", "status")
+		// By its socket: the configuration will have faults.
+		s.ctlJSON(&st, "relocation", "status", "--socket", s.admin)
 		return st
 	}
 	if st := status(); st.RateBytesPerSecond != 50*mib || st.BudgetPerCycleBytes != 1<<30 || st.BudgetLeftDay != -1 || st.CycleSeconds != 3600 {

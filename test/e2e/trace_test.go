@@ -36,7 +36,7 @@ func TestReplayOfATraceMovesHotDataUp(t *testing.T) {
 		extent: "256KiB",
 		tiers: []tierLayout{
 			{name: "ssd", media: "ssd", size: "140MiB", options: ", simulate: {latency: 50us}"},
-			{name: "sata", media: "hdd", size: "1200MiB", options: ", simulate: {latency: 2ms}"},
+			{name: "sata", media: "hdd", size: "1200MiB", options: ", simulate: {latency: 400us}"},
 		},
 		volumes:    "{name: home, size: 1GiB}",
 		relocation: "{cycle: 1250ms, budget: {rate: 100MiB/s}}",

@@ -39,8 +39,8 @@ const (
 )
 
 const (
-	VolumeActive   VolumeState = iota + 1
-	VolumeDeleting             // no longer exported; its extents are being unmapped
+	VolumeActive   VolumeState = iota + 1 // exported
+	VolumeDeleting                        // no longer exported; its extents are being unmapped
 )
 
 var (

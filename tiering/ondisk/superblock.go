@@ -43,8 +43,8 @@ type BackingState uint8
 
 const (
 	BackingCreating BackingState = iota + 1 // the same create may begin anew
-	BackingActive
-	BackingRemoved // no longer of the pool
+	BackingActive                           // a member of the pool
+	BackingRemoved                          // no longer of the pool
 )
 
 func (s BackingState) String() string {

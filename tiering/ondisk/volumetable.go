@@ -17,8 +17,8 @@ import (
 type VolumeState uint8
 
 const (
-	VolumeActive   VolumeState = iota + 1
-	VolumeDeleting             // no longer exported; its extents are being unmapped
+	VolumeActive   VolumeState = iota + 1 // exported
+	VolumeDeleting                        // no longer exported; its extents are being unmapped
 )
 
 // VolumeRecord is a volume as the backings know it. Name and Policy have at
