@@ -8,7 +8,7 @@ FUZZTIME ?= 10s
 BENCH    ?= .
 BENCHFLAGS ?=
 KEEP     ?=
-UNIT      = $$($(GO) list ./... | grep -v -e /test/e2e -e /test/demo -e '/deploy$$')
+UNIT      = $$($(GO) list ./... | grep -v -e /test/e2e -e /test/demo -e /test/deps -e '/deploy$$')
 
 PREFIX   ?= /usr/local
 DESTDIR  ?=
@@ -47,7 +47,7 @@ race: ## unit tests with the race detector
 	scripts/test race
 
 .PHONY: lint
-lint: ## gofmt, go vet, staticcheck and the shell scripts' syntax
+lint: ## gofmt, go vet, staticcheck, import fences, house style
 	scripts/test format vet lint
 
 .PHONY: mutants

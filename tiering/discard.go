@@ -60,6 +60,11 @@ func (m *Mutation) writeZeroes(ctx context.Context) error {
 			return err
 		}
 	}
+	if m.noHole {
+		if err := m.makeRoom(ctx, func(extent.Piece) bool { return true }); err != nil {
+			return err
+		}
+	}
 	for pc := range v.pool.size.Split(m.off, m.n) {
 		if !m.noHole && pc.Index >= first && pc.Index < last {
 			continue

@@ -283,3 +283,16 @@ func (e *env) tierOf(name string, off int64) string {
 func path(tier, backing int) string { return fmt.Sprintf("/t%d/b%d", tier, backing) }
 
 func yield() { runtime.Gosched() }
+
+// failing opens stores as inner does; from the start, the store at p fails in ops.
+func failing(inner tiering.OpenStore, p string, ops faultstore.Op) tiering.OpenStore {
+	return func(ctx context.Context, spec tiering.BackingSpec, create, readOnly bool) (backing.Store, error) {
+		st, err := inner(ctx, spec, create, readOnly)
+		if err != nil || spec.Path != p {
+			return st, err
+		}
+		fs := faultstore.New(st, 1)
+		fs.Inject(faultstore.Fault{Ops: ops, Err: syscall.EIO})
+		return fs, nil
+	}
+}

@@ -165,6 +165,9 @@ func (m *Mutation) run(ctx context.Context, p []byte) error {
 func (m *Mutation) write(ctx context.Context, p []byte) error {
 	v := m.v
 	m.forgetTrims()
+	if err := m.makeRoom(ctx, func(pc extent.Piece) bool { return !allZero(p[pc.Done : pc.Done+pc.Len]) }); err != nil {
+		return err
+	}
 	for pc := range v.pool.size.Split(m.off, m.n) {
 		if err := m.writePiece(ctx, p[pc.Done:pc.Done+pc.Len], pc); err != nil {
 			return err

@@ -2,6 +2,7 @@ package tiering
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -28,6 +29,31 @@ func (v *Volume) provision(ctx context.Context, i extent.Index) (extent.Entry, e
 		return 0, fmt.Errorf("provision extent %d of volume %s: %w", i, v.Name(), err)
 	}
 	return v.table.Load(i), nil
+}
+
+// makeRoom gives slots to the unmapped extents of a change over several of them,
+// those that need says need one. If there is no room for all, the change has
+// changed nothing: the slots are given back.
+func (m *Mutation) makeRoom(ctx context.Context, need func(extent.Piece) bool) error {
+	v := m.v
+	if !m.ticket.Exclusive() || m.n <= v.pool.size.Bytes()-v.pool.size.Within(m.off) {
+		return nil
+	}
+	var made []extent.Index
+	for pc := range v.pool.size.Split(m.off, m.n) {
+		if v.table.Load(pc.Index).Mapped() || !need(pc) {
+			continue
+		}
+		if _, err := v.provision(ctx, pc.Index); err != nil {
+			for _, i := range made {
+				_, uerr := v.unmap(ctx, i, i+1)
+				err = errors.Join(err, uerr)
+			}
+			return err
+		}
+		made = append(made, pc.Index)
+	}
+	return nil
 }
 
 // reserve takes a clean slot for a new extent in the best tier that has one.

@@ -172,33 +172,6 @@ func TestUsedDisk(t *testing.T) {
 	}
 }
 
-// TestZeroFailsHalfWay: a slot whose zeroing failed after it had done its work
-// reads as a hole, and is not clean all the same before it is synced.
-func TestZeroFailsHalfWay(t *testing.T) {
-	e := newEnv(t, model.Config{Slots: [][]int{{2}}}, nil)
-	e.write("v0", 0, 2*ext, 0xEE)
-	e.flush("v0")
-	e.Kill()
-	e.Open() // the slots' use is known from the map alone
-	layout := e.superblock(path(0, 0)).Layout
-	zero := e.stores[path(0, 0)].Inject(faultstore.Fault{
-		Ops: faultstore.Zero, From: layout.DataOffset, Times: 2, Err: syscall.EIO, Torn: ext / faultstore.Sector,
-	})
-	e.trim("v0", 0, 2*ext)
-	e.flush("v0")
-	eventually(t, "the failing zeroing", func() bool { return zero.Hits() >= 1 })
-	for i := range int64(2) {
-		e.write("v1", i*ext, block, 1)
-	}
-	e.flush("v1")
-	e.Cut(1, 0)
-	e.Open()
-	for i := range int64(2) {
-		e.expect("v1", i*ext, block, 1)
-		e.expect("v1", i*ext+block, ext-block, 0)
-	}
-}
-
 func TestPoolFull(t *testing.T) {
 	e := newEnv(t, model.Config{Slots: [][]int{{2}, {2}}}, nil)
 	e.write("v0", 0, 3*ext, 1)
@@ -206,14 +179,17 @@ func TestPoolFull(t *testing.T) {
 	e.settle()
 
 	// One slot is left: a write that needs two changes nothing.
-	before := e.volume("v1").Info()
+	before := e.mapped("v1")
 	err := e.volume("v1").WriteAt(ctx, bytes.Repeat([]byte{9}, 2*ext), 0, false)
 	wantErr(t, "write without room for all of it", err, tiering.ErrNoSpace)
 	wantErr(t, "write without room for all of it", err, syscall.ENOSPC)
 	e.expect("v1", 0, 2*ext, 0)
-	if after := e.volume("v1").Info(); after.Staged != before.Staged {
-		t.Errorf("a write without room mapped %d extents", after.Staged)
+	if got := e.mapped("v1"); got != before {
+		t.Errorf("%d extents are mapped after a write without room, %d before", got, before)
 	}
+	err = e.volume("v0").WriteZeroes(ctx, 2*ext, 3*ext, true, false)
+	wantErr(t, "reserving without room for all of it", err, tiering.ErrNoSpace)
+	e.expect("v0", 2*ext, ext, 1)
 
 	e.write("v1", 0, ext, 2)
 	start := time.Now()

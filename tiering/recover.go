@@ -34,6 +34,15 @@ func (op *opening) readLog() error {
 	id := op.identity(pr.LogIncarnation)
 	var err error
 	op.records, op.void, err = stagedlog.Read(path, id, pr.Commit)
+	// An open that was cut short may have begun its log and not said so yet. All
+	// that the log before had was committed by then.
+	later := id
+	for later.Incarnation < pr.Incarnation && op.void != "" && err == nil {
+		later.Incarnation++
+		if recs, void, rerr := stagedlog.Read(path, later, pr.Commit); void == "" && rerr == nil {
+			op.records, op.void = recs, ""
+		}
+	}
 	if mutant.On(mutant.IgnoreBootID) && op.void != "" {
 		id.BootID = pr.BootID
 		op.records, op.void, err = stagedlog.Read(path, id, pr.Commit)
@@ -141,15 +150,11 @@ func (p *Pool) replay(recs []stagedlog.Record) (changed int, err error) {
 }
 
 // startLog makes the log of this incarnation the valid one. Whatever the old one
-// held is committed by now.
+// held is committed by now. The log is begun first and named by the metadata then:
+// the other way round, an open cut short in between would leave metadata that name
+// a log that is not there.
 func (op *opening) startLog() error {
 	p := op.pool
-	_, err := p.commitNow(&extentmap.Changes{Pool: func(r *extentmap.PoolRecord) {
-		r.LogIncarnation, r.BootID = p.incarnation, op.o.BootID
-	}})
-	if err != nil {
-		return fmt.Errorf("start staged log: %w", err)
-	}
 	path := stagedLogPath(op.o.Metadata)
 	id := op.identity(p.incarnation)
 	log, err := stagedlog.Open(path, id, p.commit.Load(), p.staged.seq+1)
@@ -163,5 +168,11 @@ func (op *opening) startLog() error {
 		return err
 	}
 	p.staged.log = log
+	_, err = p.commitNow(&extentmap.Changes{Pool: func(r *extentmap.PoolRecord) {
+		r.LogIncarnation, r.BootID = p.incarnation, op.o.BootID
+	}})
+	if err != nil {
+		return fmt.Errorf("start staged log: %w", err)
+	}
 	return nil
 }

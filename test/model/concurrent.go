@@ -81,16 +81,13 @@ func NewChecker(t testing.TB, prof Profile, seed uint64) *Checker {
 	const extentSize = 64 << 10
 	extents := prof.Extents
 	w := NewWorld(t, Config{ExtentSize: extentSize, Slots: prof.Slots, Volumes: []int64{extentSize * extents}}, nil)
-	v, err := w.Pool.Volume("v0")
-	if err != nil {
-		t.Fatal(err)
-	}
 	// From here on reads dawdle, so that an extent has time to leave its slot, and
 	// to come back to it, under them.
 	w.Close()
 	w.wrap = func(s backing.Store) backing.Store { return dawdler{s, prof.Dawdle} }
 	w.Open()
-	if v, err = w.Pool.Volume("v0"); err != nil {
+	v, err := w.Pool.Volume("v0")
+	if err != nil {
 		t.Fatal(err)
 	}
 	return &Checker{t: t, w: w, v: v, seed: seed, prof: prof, size: extentSize, extents: extents, blocks: make([]register, extentSize*extents/block)}

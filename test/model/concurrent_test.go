@@ -4,8 +4,6 @@ import (
 	"flag"
 	"testing"
 	"time"
-
-	"tierd/tiering/mutant"
 )
 
 var checkFor = flag.Duration("check-for", 10*time.Second, "how long the concurrent checker runs")
@@ -24,11 +22,4 @@ func TestConcurrentChanges(t *testing.T) {
 			}
 		})
 	}
-}
-
-// protocolMutants are the rules of the extent protocol, each of which the checker
-// must miss.
-var protocolMutants = []mutant.Mutant{
-	mutant.NoReadValidation, mutant.NoRegistration, mutant.NoPieceMarks, mutant.MarksAtEnter, mutant.NoExclusion,
-	mutant.NoSwitchRecheck, mutant.NoGeneration, mutant.NoFirstMarks, mutant.SharedUnmap,
 }

@@ -12,6 +12,13 @@ import (
 
 var huntFor = flag.Duration("hunt-for", 60*time.Second, "how long a mutant may go unnoticed")
 
+// protocolMutants are the rules of the extent protocol, each of which the checker
+// must miss.
+var protocolMutants = []mutant.Mutant{
+	mutant.NoReadValidation, mutant.NoRegistration, mutant.NoPieceMarks, mutant.MarksAtEnter, mutant.NoExclusion,
+	mutant.NoSwitchRecheck, mutant.NoGeneration, mutant.NoFirstMarks, mutant.SharedUnmap,
+}
+
 // TestCheckerNoticesMutants switches the rules of the extent protocol off one by
 // one: with each of them missing, the concurrent checker must read wrong data.
 func TestCheckerNoticesMutants(t *testing.T) {

@@ -83,7 +83,7 @@ func (s *Shadow) Check(p []byte, off int64) error {
 			clear(have)
 			s.maybe[i] = append(s.maybe[i], bytes.Clone(have))
 		default:
-			return fmt.Errorf("sector %d (extent %d, %d within): got %x..., want %x...", i, off/s.ExtentSize, off%s.ExtentSize,
+			return fmt.Errorf("sector %d (extent %d, %d within): got %x, want %x", i, off/s.ExtentSize, off%s.ExtentSize,
 				got[:min(8, len(got))], want[:min(8, len(want))])
 		}
 		p, off = p[len(want):], off+int64(len(want))

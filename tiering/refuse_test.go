@@ -1,0 +1,322 @@
+package tiering_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"tierd/pkg/backing"
+	"tierd/test/model"
+	"tierd/tiering"
+	"tierd/tiering/extentmap"
+)
+
+// filePool is a pool on files, two tiers of one backing, with a volume v.
+type filePool struct {
+	t    *testing.T
+	dir  string
+	opt  tiering.Options
+	pool *tiering.Pool
+}
+
+func newFilePool(t *testing.T) *filePool {
+	t.Helper()
+	f := &filePool{t: t, dir: t.TempDir()}
+	o := tiering.CreateOptions{
+		Metadata: f.path("pool.db"), ExtentSize: ext, Volumes: []tiering.VolumeSpec{{Name: "v", Size: 8 * ext}},
+	}
+	for _, name := range []string{"a", "b"} {
+		o.Tiers = append(o.Tiers, tiering.TierSpec{
+			Name: name, Media: backing.SSD, Backings: []tiering.BackingSpec{{Path: f.path(name + ".img"), Size: 10 << 20}},
+		})
+	}
+	if _, err := tiering.Create(ctx, o); err != nil {
+		t.Fatal(err)
+	}
+	f.opt = tiering.Options{Metadata: o.Metadata}
+	t.Cleanup(func() {
+		if f.pool != nil {
+			f.pool.Kill()
+		}
+	})
+	return f
+}
+
+func (f *filePool) path(name string) string { return filepath.Join(f.dir, name) }
+
+func (f *filePool) open() error {
+	p, err := tiering.Open(ctx, f.opt)
+	if err == nil {
+		f.pool = p
+	}
+	return err
+}
+
+func (f *filePool) mustOpen() {
+	f.t.Helper()
+	if err := f.open(); err != nil {
+		f.t.Fatal(err)
+	}
+}
+
+func (f *filePool) close() {
+	f.t.Helper()
+	if err := f.pool.Close(); err != nil {
+		f.t.Fatal(err)
+	}
+	f.pool = nil
+}
+
+// copy copies a file over another.
+func (f *filePool) copy(from, to string) {
+	f.t.Helper()
+	b, err := os.ReadFile(f.path(from))
+	if err == nil {
+		err = os.WriteFile(f.path(to), b, 0o600)
+	}
+	if err != nil {
+		f.t.Fatal(err)
+	}
+}
+
+func (f *filePool) write(off int64, fill byte) {
+	f.t.Helper()
+	v, err := f.pool.Volume("v")
+	if err == nil {
+		err = v.WriteAt(ctx, bytes.Repeat([]byte{fill}, ext), off, true)
+	}
+	if err != nil {
+		f.t.Fatal(err)
+	}
+}
+
+func TestOpenRefuses(t *testing.T) {
+	must := func(t *testing.T, err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, tt := range []struct {
+		name string
+		do   func(t *testing.T, f *filePool) // the pool is closed before and after it
+		want string                          // in the error; "" if it opens
+		is   error
+	}{
+		{"nothing changed", func(*testing.T, *filePool) {}, "", nil},
+		{"metadata of the open before", func(t *testing.T, f *filePool) {
+			f.copy("pool.db", "old.db")
+			f.mustOpen()
+			f.close()
+			f.copy("old.db", "pool.db")
+		}, "is older than backing", tiering.ErrRefused},
+		{"metadata of the same open, an older commit", func(t *testing.T, f *filePool) {
+			f.mustOpen()
+			f.write(ext, 2)
+			f.copy("pool.db", "old.db")
+			f.write(2*ext, 3)
+			f.write(3*ext, 4) // its sync tells the backing of the commit before
+			f.pool.Kill()
+			f.copy("old.db", "pool.db")
+		}, "is older than backing", tiering.ErrRefused},
+		{"old copy of a backing", func(t *testing.T, f *filePool) {
+			f.copy("b.img", "old.img")
+			f.mustOpen()
+			f.close()
+			f.copy("old.img", "b.img")
+		}, "is an old copy", tiering.ErrRefused},
+		{"backing copied twice", func(t *testing.T, f *filePool) {
+			f.copy("b.img", "c.img")
+			f.opt.Backings = []tiering.BackingSpec{{Path: f.path("c.img")}}
+		}, "are copies of each other", tiering.ErrRefused},
+		{"swapped paths", func(t *testing.T, f *filePool) {
+			must(t, os.Rename(f.path("a.img"), f.path("x")))
+			must(t, os.Rename(f.path("b.img"), f.path("a.img")))
+			must(t, os.Rename(f.path("x"), f.path("b.img")))
+		}, "", nil},
+		{"moved to another path", func(t *testing.T, f *filePool) {
+			must(t, os.Rename(f.path("a.img"), f.path("x.img")))
+			f.opt.Backings = []tiering.BackingSpec{{Path: f.path("x.img")}}
+		}, "", nil},
+		{"cut off", func(t *testing.T, f *filePool) { must(t, os.Truncate(f.path("b.img"), 9<<20)) }, "shorter than its superblock says", nil},
+		{"cut off to nothing", func(t *testing.T, f *filePool) { must(t, os.Truncate(f.path("b.img"), 0)) }, "", errAny},
+		{"missing", func(t *testing.T, f *filePool) { must(t, os.Remove(f.path("b.img"))) }, "is missing", tiering.ErrRefused},
+		{"wiped", func(t *testing.T, f *filePool) {
+			must(t, os.WriteFile(f.path("b.img"), make([]byte, 10<<20), 0o600))
+		}, "is missing", tiering.ErrRefused},
+		{"another pool's", func(t *testing.T, f *filePool) {
+			b, err := os.ReadFile(newFilePool(t).path("b.img"))
+			must(t, err)
+			must(t, os.WriteFile(f.path("b.img"), b, 0o600))
+		}, "belongs to pool", tiering.ErrRefused},
+		{"no bbolt file", func(t *testing.T, f *filePool) {
+			must(t, os.WriteFile(f.path("pool.db"), bytes.Repeat([]byte("text"), 8192), 0o600))
+		}, "", extentmap.ErrNotBolt},
+		{"no metadata", func(t *testing.T, f *filePool) { must(t, os.Remove(f.path("pool.db"))) }, "", tiering.ErrRefused},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			f := newFilePool(t)
+			f.mustOpen()
+			f.write(0, 1)
+			f.close()
+			tt.do(t, f)
+			f.pool = nil
+			before := f.digest()
+			err := f.open()
+			switch {
+			case tt.want == "" && tt.is == nil:
+				if err != nil {
+					t.Fatalf("open = %v", err)
+				}
+				v, _ := f.pool.Volume("v")
+				p := make([]byte, ext)
+				if err := v.ReadAt(ctx, p, 0); err != nil || p[0] != 1 || p[ext-1] != 1 {
+					t.Errorf("read = %v, %v", p[0], err)
+				}
+				f.close()
+				f.mustOpen() // the new paths are remembered
+				f.close()
+				return
+			case err == nil:
+				t.Fatal("the pool opens")
+			case tt.is != nil && tt.is != errAny && !errors.Is(err, tt.is):
+				t.Errorf("open = %v, want %v", err, tt.is)
+			case !strings.Contains(err.Error(), tt.want) || strings.Contains(err.Error(), "\n"):
+				t.Errorf("open = %q, want one line with %q", err, tt.want)
+			}
+			if after := f.digest(); after != before {
+				t.Error("a refused open has changed something")
+			}
+		})
+	}
+}
+
+// errAny stands for some error.
+var errAny = errors.New("any")
+
+// digest returns the content of all files but empty ones.
+func (f *filePool) digest() string {
+	f.t.Helper()
+	var b strings.Builder
+	entries, err := os.ReadDir(f.dir)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	for _, e := range entries {
+		p, err := os.ReadFile(f.path(e.Name()))
+		if err != nil {
+			f.t.Fatal(err)
+		}
+		b.WriteString(e.Name())
+		b.Write(p)
+	}
+	return b.String()
+}
+
+func TestOpenTwice(t *testing.T) {
+	f := newFilePool(t)
+	f.mustOpen()
+	if p, err := tiering.Open(ctx, f.opt); !errors.Is(err, extentmap.ErrLocked) {
+		t.Errorf("second open = %v, %v, want ErrLocked", p, err)
+	}
+	f.write(0, 1)
+	f.close()
+}
+
+// instance is a store that says it is another incarnation of its medium.
+type instance struct {
+	backing.Store
+	name string
+}
+
+func (s instance) Instance() string { return s.name }
+
+// TestStagedLogConditions: what was answered and not flushed is there exactly if
+// the log can be used, and the continuity id changes exactly if it cannot.
+func TestStagedLogConditions(t *testing.T) {
+	otherBoot := func(o *tiering.Options) { o.BootID = "another boot" }
+	logFile := func(e *env) string {
+		t.Helper()
+		m, err := filepath.Glob(filepath.Join(filepath.Dir(e.opt.Metadata), "*log*"))
+		if err != nil || len(m) != 1 {
+			t.Fatalf("staged log: %v, %v", m, err)
+		}
+		return m[0]
+	}
+	for _, tt := range []struct {
+		name  string
+		clean bool
+		do    func(t *testing.T, e *env)
+		edit  func(*tiering.Options)
+		lost  bool
+	}{
+		{"kill", false, nil, nil, false},
+		{"kill, other boot", false, nil, otherBoot, true},
+		{"clean stop", true, nil, nil, false},
+		{"clean stop, other boot", true, nil, otherBoot, false},
+		{"clean stop, no log", true, func(t *testing.T, e *env) { _ = os.Remove(logFile(e)) }, nil, false},
+		{"kill, no log", false, func(t *testing.T, e *env) { _ = os.Remove(logFile(e)) }, nil, true},
+		{"kill, backing attached anew", false, nil, func(o *tiering.Options) {
+			inner := o.OpenStore
+			o.OpenStore = func(ctx context.Context, spec tiering.BackingSpec, create, ro bool) (backing.Store, error) {
+				st, err := inner(ctx, spec, create, ro)
+				if spec.Path == path(1, 0) && err == nil {
+					st = instance{st, "attached again"}
+				}
+				return st, err
+			}
+		}, true},
+		{"kill, log damaged", false, func(t *testing.T, e *env) {
+			b, err := os.ReadFile(logFile(e))
+			if err != nil {
+				t.Fatal(err)
+			}
+			for i := range 64 << 10 {
+				b[i] ^= 0x55
+			}
+			if err := os.WriteFile(logFile(e), b, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}, nil, true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			e := newEnv(t, model.Config{}, nil)
+			e.write("v0", 0, ext, 1)
+			e.write("v0", ext, ext, 1)
+			e.flush("v0")
+			e.write("v0", 2*ext, ext, 2)
+			e.trim("v0", ext, ext)
+			cont := e.Pool.Continuity()
+			if tt.clean {
+				e.Close()
+			} else {
+				e.Kill()
+			}
+			if tt.do != nil {
+				tt.do(t, e)
+			}
+			if err := e.tryOpen(tt.edit); err != nil {
+				t.Fatal(err)
+			}
+			if changed := e.Pool.Continuity() != cont; changed != tt.lost {
+				t.Errorf("continuity id changed: %v, want %v", changed, tt.lost)
+			}
+			if warned := len(e.Pool.Info().Warnings) > 0; warned != tt.lost {
+				t.Errorf("warnings = %q, want some: %v", e.Pool.Info().Warnings, tt.lost)
+			}
+			e.expect("v0", 0, ext, 1)
+			if tt.lost {
+				e.expect("v0", ext, ext, 1)
+				e.expect("v0", 2*ext, ext, 0)
+			} else {
+				e.expect("v0", ext, ext, 0)
+				e.expect("v0", 2*ext, ext, 2)
+			}
+			e.settle()
+		})
+	}
+}
