@@ -1,6 +1,7 @@
 package tiering
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -34,6 +35,8 @@ type CreateOptions struct {
 	Force     []string
 	Clock     clock.Clock
 	OpenStore OpenStore
+	// LogBytes is the size of the staged log; 0 makes it 16 MiB.
+	LogBytes int64
 	// DryRun checks everything and changes nothing.
 	DryRun bool
 }
@@ -290,7 +293,7 @@ func (c *creation) write(ctx context.Context) error {
 	if err := os.Remove(heatPath(c.o.Metadata)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("remove old heat: %w", err)
 	}
-	if err := stagedlog.Create(logPath, logBytes); err != nil {
+	if err := stagedlog.Create(logPath, cmp.Or(c.o.LogBytes, logBytes)); err != nil {
 		return err
 	}
 	for i, spec := range c.specs {

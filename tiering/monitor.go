@@ -94,6 +94,7 @@ func (m *monitor) runCycle(now time.Time) {
 	p.heat.Drain(now)
 	p.heat.Tick(now)
 	p.reloc.budget.NewCycle(now)
+	p.reloc.cycle.Add(1)
 	m.measure()
 	pl := m.plan(now)
 	m.mu.Lock()

@@ -20,6 +20,7 @@ type mover struct {
 	r      *relocator
 	buf    []byte
 	credit int64 // bytes taken from the budget and not written yet
+	cycle  int64 // in which they were taken
 	sums   []uint32
 	err    error
 
@@ -36,6 +37,9 @@ type mover struct {
 
 func (w *mover) run(ctx context.Context, m plan.Move) MoveEvent {
 	start := time.Now()
+	if c := w.r.cycle.Load(); c != w.cycle {
+		w.credit, w.cycle = 0, c // what a cycle has not used is not carried over
+	}
 	w.bytes, w.dirty, w.to, w.mv = 0, 0, extent.Location{}, nil
 	w.err = w.move(ctx, m)
 	ev := MoveEvent{Move: m, Outcome: MoveDone, Bytes: w.bytes, Took: time.Since(start)}
@@ -73,7 +77,7 @@ func (w *mover) move(ctx context.Context, m plan.Move) error {
 	if err := w.admit(m); err != nil {
 		return err
 	}
-	if err := w.pay(ctx, p.size.Bytes()); err != nil {
+	if err := w.pay(ctx, p.size.Bytes()+lastPieces*w.pieceBytes()); err != nil {
 		return err
 	}
 	select {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"tierd/tiering/extent"
@@ -74,6 +75,8 @@ type relocator struct {
 	skipped  map[string]int64 // by reason
 	current  int              // moves under way
 	finished int64
+
+	cycle atomic.Int64 // number of the budget's cycle
 }
 
 type moveKey struct {

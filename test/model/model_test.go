@@ -8,7 +8,7 @@ import (
 	"go.uber.org/goleak"
 )
 
-var sequences = flag.Int("sequences", 60, "random sequences per extent size")
+var sequences = flag.Int("sequences", 170, "random sequences for each extent size, with and without power losses")
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 

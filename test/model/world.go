@@ -58,7 +58,10 @@ type World struct {
 func NewWorld(t testing.TB, cfg Config, opts func(*tiering.Options)) *World {
 	t.Helper()
 	w := &World{t: t, cfg: cfg, dir: metadataDir(t), rec: crashstore.NewRecorder(), at: make(map[string]int), opts: opts}
-	o := tiering.CreateOptions{Metadata: w.metadata(), ExtentSize: cfg.ExtentSize, OpenStore: w.openStore}
+	o := tiering.CreateOptions{
+		Metadata: w.metadata(), ExtentSize: cfg.ExtentSize, OpenStore: w.openStore,
+		LogBytes: 64 << 10, // quick to make, and full now and then
+	}
 	for i, backings := range cfg.Slots {
 		tier := tiering.TierSpec{Name: fmt.Sprintf("t%d", i), Media: backing.SSD}
 		for j, n := range backings {
