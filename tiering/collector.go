@@ -23,7 +23,7 @@ var metricDefs = []struct {
 	labels     []string
 }{
 	{"tier_capacity_bytes", "Bytes in slots of the tier.", []string{"tier"}},
-	{"tier_used_bytes", "Bytes in mapped extents on the tier.", []string{"tier"}},
+	{"tier_used_bytes", "Bytes in slots of the tier that are owned, or reserved for a move under way.", []string{"tier"}},
 	{"tier_free_bytes", "Bytes in slots of the tier without an owner.", []string{"tier"}},
 	{"tier_extents", "Mapped extents on the tier.", []string{"tier"}},
 	{"tier_volumes", "Volumes with extents on the tier.", []string{"tier"}},
@@ -37,9 +37,9 @@ var metricDefs = []struct {
 
 	{"backing_up", "1 while the backing serves, 0 when it has failed.", []string{"tier", "backing"}},
 	{"backing_capacity_bytes", "Bytes in slots of the backing.", []string{"tier", "backing"}},
-	{"backing_used_bytes", "Bytes in mapped extents on the backing.", []string{"tier", "backing"}},
+	{"backing_used_bytes", "Bytes in slots of the backing that are owned, or reserved for a move under way.", []string{"tier", "backing"}},
 	{"backing_free_bytes", "Bytes in slots of the backing without an owner.", []string{"tier", "backing"}},
-	{"backing_extents", "Mapped extents on the backing.", []string{"tier", "backing"}},
+	{"backing_extents", "Slots of the backing that are owned, or reserved for a move under way.", []string{"tier", "backing"}},
 	{"backing_volumes", "Volumes with extents on the backing's tier.", []string{"tier", "backing"}},
 	{"backing_slots", "Slots of the backing by state.", []string{"tier", "backing", "state"}},
 	{"backing_unsynced_bytes", "Bytes written to the backing since its last sync began, random writes weighed by their cost.", []string{"tier", "backing"}},
@@ -164,11 +164,12 @@ var (
 func (s *sender) tiers() {
 	p := s.c.p
 	times := p.monitor.serviceTimes()
-	volumes := make([]int, len(p.tiers))
+	volumes, extents := make([]int, len(p.tiers)), make([]int64, len(p.tiers))
 	for _, v := range p.allVolumes() {
 		for i := range v.extents {
-			if v.extents[i].Load() > 0 {
+			if n := v.extents[i].Load(); n > 0 {
 				volumes[i]++
+				extents[i] += n
 			}
 		}
 	}
@@ -197,7 +198,7 @@ func (s *sender) tiers() {
 		s.gauge("tier_capacity_bytes", float64(total)*s.size, t.name)
 		s.gauge("tier_used_bytes", float64(used)*s.size, t.name)
 		s.gauge("tier_free_bytes", float64(total-used)*s.size, t.name)
-		s.gauge("tier_extents", float64(used), t.name)
+		s.gauge("tier_extents", float64(extents[i]), t.name)
 		s.gauge("tier_volumes", float64(volumes[i]), t.name)
 		s.gauge("tier_service_time_seconds", times[i].Seconds(), t.name)
 		s.counter("tier_cache_hits_total", float64(t.stats.hits.Load()), t.name)

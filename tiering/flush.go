@@ -245,6 +245,10 @@ func (v *Volume) commitBatch(batch []stagedRecord, last map[extent.Index]int, fa
 	}
 	for i, r := range batch {
 		if dropped[r.index] {
+			if !r.from.IsZero() {
+				// By the map it is the extent's, for the next start to find.
+				p.member(r.from).slots.Quarantine(r.from.Slot)
+			}
 			continue
 		}
 		if last[r.index] == i {

@@ -179,15 +179,25 @@ func (t *tier) aboveHeadroom(share float64) bool {
 	return float64(free) > share*float64(total)
 }
 
-// slotsComing reports whether slots of t are about to become clean.
+// slotsComing reports whether slots of t are about to become clean, and sees to it
+// that those that wait for a commit get one.
 func (t *tier) slotsComing() bool {
+	coming := false
 	for _, b := range t.members {
-		if c := b.slots.Counts(); b.failure.Load() == nil && c.Vacated+c.Cleaning+c.Free > 0 {
+		if b.failure.Load() != nil {
+			continue
+		}
+		c := b.slots.Counts()
+		if c.Vacated > 0 && b.pool.db.Err() == nil {
+			coming = true
+			b.pool.startRounds()
+		}
+		if c.Cleaning+c.Free > 0 {
+			coming = true
 			b.wakeCleaner()
-			return true
 		}
 	}
-	return false
+	return coming
 }
 
 // pay takes n bytes from the budget, of which what is left of earlier payments is

@@ -285,7 +285,9 @@ func (p *Pool) stopClean() error {
 		return err
 	}
 	if failed || !p.heal.finished() {
-		return nil // the next open has to look at everything again
+		// The next open has to look at everything again.
+		p.log.Warn("the stop is not marked as clean", "failed backing", failed, "slot tables in line", p.heal.finished())
+		return nil
 	}
 	_, err := p.commitNow(&extentmap.Changes{Pool: func(r *extentmap.PoolRecord) { r.CleanStop = true }})
 	if err != nil {

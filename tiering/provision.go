@@ -150,7 +150,7 @@ func (p *Pool) slotsComing() bool {
 			return
 		}
 		c := b.slots.Counts()
-		if c.Vacated > 0 {
+		if c.Vacated > 0 && p.db.Err() == nil {
 			coming = true
 			p.startRounds()
 		}

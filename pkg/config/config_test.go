@@ -150,7 +150,7 @@ func TestBadInput(t *testing.T) {
 			"line 7: volumes[0].size: is required",
 			`line 7: volumes[0].policy: must be auto, highest, lowest or a tier's name (got "fast")`,
 			`line 8: volumes[1].name: must be unique (got "a", as in volumes[0].name)`,
-			"line 8: volumes[1].size: must be a multiple of 512 bytes (got 1kB)"}},
+			"line 8: volumes[1].size: must be a multiple of 4096 bytes (got 1kB)"}},
 		{"listeners", minimal + `nbd: {listen: ["unix:rel", "tcp:0.0.0.0:1", "tcp:[::1]:99999", "http:x", "tcp:localhost:5", "tcp:localhost:5"]}` + "\n", []string{
 			`line 6: nbd.listen[3]: must be "unix:/path" or "tcp:host:port" (got "http:x")`,
 			`line 6: nbd.listen[0]: must be an absolute path (got "rel")`,

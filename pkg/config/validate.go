@@ -18,7 +18,7 @@ import (
 const (
 	maxTiers      = 255       // a tier's rank is one byte
 	maxBackings   = 1<<10 - 1 // a backing's number is ten bits of a map entry
-	sectorSize    = 512       // volumes are whole sectors, as block devices are
+	sectorSize    = 4096      // volumes are multiples of the largest block that clients use
 	maxSocketPath = 107       // bytes of sockaddr_un
 	minCycle      = 10 * time.Millisecond
 )

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"runtime"
 	"strings"
 	"time"
@@ -27,10 +28,10 @@ type machine struct {
 	Seed       int64  `json:"seed"`
 }
 
-func describe(dir string, seed int64) machine {
+func describe(dir, bin string, seed int64) machine {
 	m := machine{
 		Time: time.Now().UTC().Format(time.RFC3339), CPU: cpuModel(), Cores: runtime.NumCPU(), Load: loadAverage(),
-		FileSystem: fileSystem(dir), Commit: commit(), Go: runtime.Version(), Seed: seed,
+		FileSystem: fileSystem(dir), Commit: commit(bin), Go: runtime.Version(), Seed: seed,
 		Command: strings.TrimSpace("bench " + strings.Join(os.Args[1:], " ")),
 	}
 	var u unix.Utsname
@@ -83,11 +84,12 @@ func fileSystem(dir string) string {
 	return fmt.Sprintf("%#x", fs.Type)
 }
 
-// commit returns what is being measured, as git names it.
-func commit() string {
-	out, err := exec.Command("git", "describe", "--always", "--dirty", "--exclude=*").Output()
+// commit returns what is being measured, as the build named it: the commit, if it
+// is one of "make build".
+func commit(bin string) string {
+	out, err := exec.Command(filepath.Join(bin, "tierd"), "--version").Output()
 	if err != nil {
 		return "unknown"
 	}
-	return strings.TrimSpace(string(out))
+	return strings.TrimSpace(strings.TrimPrefix(string(out), "tierd"))
 }

@@ -134,7 +134,7 @@ func measure(ctx context.Context, o *options, progress io.Writer) (r *report, er
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 	r = &report{
-		Machine: describe(dir, o.seed), Load: "fio --ioengine=nbd", Size: o.size, Rounds: o.rounds, Seconds: o.seconds, LeftOut: []string{},
+		Machine: describe(dir, o.bin, o.seed), Load: "fio --ioengine=nbd", Size: o.size, Rounds: o.rounds, Seconds: o.seconds, LeftOut: []string{},
 	}
 	var gen generator = fio{o.size}
 	if o.load == "tierctl" {

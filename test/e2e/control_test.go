@@ -16,14 +16,19 @@ func TestSigtermDrainsAndStopsCleanly(t *testing.T) {
 	t.Parallel()
 	for _, sig := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT} {
 		s, d := running(t, layout{
-			tiers:   []tierLayout{{name: "ssd", media: "ssd", size: "32MiB", options: ", simulate: {latency: 80ms}"}},
+			tiers:   []tierLayout{{name: "ssd", media: "ssd", size: "32MiB", options: ", simulate: {latency: 1us}"}},
 			volumes: "{name: home, size: 16MiB}",
 		})
-		// Eight slow writes are under way when the signal comes.
 		c := s.dial("home")
 		for i := range int64(8) {
 			c.write(i*64<<10, 512, 1)
 		}
+		c.hangUp()
+		d.stop()
+		// Eight slow writes are under way when the signal comes.
+		s.edit("latency: 1us", "latency: 800ms")
+		d = s.start()
+		c = s.dial("home")
 		var wg sync.WaitGroup
 		failed := make([]error, 8)
 		for i := range failed {
@@ -44,6 +49,7 @@ func TestSigtermDrainsAndStopsCleanly(t *testing.T) {
 		if code := d.wait(); code != 0 {
 			t.Errorf("%v: exit code %d\n%s", sig, code, d.log.String())
 		}
+		s.edit("latency: 800ms", "latency: 1us")
 		s.checkPool(true)
 		d = s.start()
 		if d.logged("recovered") {

@@ -97,6 +97,7 @@ func TestBlockDevicesAsBackings(t *testing.T) {
 			other := newSite(t)
 			other.write(layout{tiers: []tierLayout{{name: "ssd", media: "ssd", paths: []string{top}}}, volumes: "{name: home, size: 1MiB}"})
 			other.ctlFails(1, "tierctl: create pool: ...backing "+top+"...in use...", "pool", "create", "--force", top)
+			s.healed()
 			d.stop()
 			s.checkPool(true)
 			other.ctlFails(1, "tierctl: create pool: backing "+top+" belongs to pool ...; use --force "+top+" to overwrite it: refused", "pool", "create")

@@ -146,6 +146,7 @@ func TestEveryAnsweredWriteSurvivesAKill(t *testing.T) {
 			d := s.start()
 			s.verify("home", state)
 			continuity := s.status().ContinuityID
+			s.healed()
 			d.stop()
 			s.checkPool(true)
 			d = s.start()
@@ -168,7 +169,7 @@ func TestWritesWithoutFlushCauseHardlyAnySync(t *testing.T) {
 	t.Parallel()
 	tiers := twoTiers()
 	tiers[1].size = "128MiB"
-	s, d := running(t, layout{tiers: tiers, volumes: "{name: home, size: 96MiB}", relocation: "{cycle: 1s}"})
+	s, d := running(t, layout{tiers: tiers, volumes: "{name: home, size: 96MiB}"}) // and no moves, which sync by design
 	before := d.metric("tierd_backing_sync_duration_seconds")
 	r := s.bench("home", "--read", "0%", "--bs", "4KiB", "--ops", "60000", "--verify-pass", "--connections", "4", "--depth", "16")
 	writes := d.metric("tierd_volume_requests_total", "op=write")
@@ -183,6 +184,7 @@ func TestWritesWithoutFlushCauseHardlyAnySync(t *testing.T) {
 	if syncs/writes > 0.01 {
 		t.Errorf("%g syncs for %g writes: more than 0.01 a write", syncs, writes)
 	}
+	s.healed()
 	d.stop()
 	s.checkPool(true)
 }
@@ -226,6 +228,7 @@ func TestKillDuringVolumeDelete(t *testing.T) {
 		eventually(t, "the volume is forgotten", 20*time.Second, func() bool { return len(s.volumes()) == 1 })
 		s.verify("home", s.path("state"))
 	}
+	s.healed()
 	d.stop()
 	s.checkPool(true)
 }
@@ -260,6 +263,7 @@ func TestKillDuringRelocation(t *testing.T) {
 	}
 	s.ctl("relocation", "pause")
 	eventually(t, "targets of moves under way are given back", 20*time.Second, func() bool { return s.status().UsedBytes == 96*mib })
+	s.healed()
 	d.stop()
 	s.checkPool(true)
 	t.Logf("%g extents moved", moved)
@@ -295,6 +299,7 @@ func TestKillDuringRecovery(t *testing.T) {
 		}
 		d = s.start()
 		s.verify("home", state)
+		s.healed()
 		d.stop()
 		s.checkPool(true)
 	}
@@ -324,5 +329,45 @@ func TestStopUnderLoadIsClean(t *testing.T) {
 		if !strings.Contains(d.log.String(), `"msg":"stopped"`) {
 			t.Errorf("no word of the stop in the log")
 		}
+	}
+}
+
+// A pool that is full most of the time, under writes that are refused, trims that
+// make room, moves that look for some, and kills.
+func TestKillOfAFullPool(t *testing.T) {
+	t.Parallel()
+	r := seeded(t)
+	s := newPool(t, layout{
+		tiers: []tierLayout{
+			{name: "ssd", media: "ssd", size: "18MiB", options: ", preallocate: true"},
+			{name: "sata", media: "hdd", size: "40MiB", files: 2, options: ", preallocate: true, simulate: {latency: 300us}"},
+		},
+		volumes: "{name: home, size: 160MiB}", relocation: mover, extra: shortHeat,
+	})
+	state := s.path("state")
+	refused := 0.0
+	for i := range *kills {
+		d := s.start()
+		if i > 0 {
+			s.verify("home", state)
+		}
+		l := s.startBench("home", "--read", "30%", "--bs", "64KiB", "--trim", "30%", "--verify", "--state", state,
+			"--connections", "4", "--depth", "8", "--time", "60s", "--seed", fmt.Sprint(r.Uint32()))
+		time.Sleep(time.Duration(1500+r.IntN(1500)) * time.Millisecond)
+		refused += d.metric("tierd_volume_request_errors_total", "op=write")
+		d.kill()
+		if rep, code := l.wait(); code != 1 || rep.Verify == nil || rep.Verify.Mismatches != 0 {
+			t.Fatalf("round %d: the load ended with exit code %d, %+v, %+v\n%s", i, code, rep.Errors, rep.Verify, &l.errOut)
+		}
+		s.checkPool(false)
+	}
+	d := s.start()
+	s.verify("home", state)
+	s.healed()
+	d.stop()
+	s.checkPool(true)
+	t.Logf("%g writes were refused", refused)
+	if refused == 0 {
+		t.Error("the pool was never full")
 	}
 }

@@ -24,6 +24,9 @@ func (d *daemon) shares() (s shares) {
 // tier, an eighth of the volume, serves more of the second hour than of the first.
 func TestReplayOfATraceMovesHotDataUp(t *testing.T) {
 	t.Parallel()
+	if raceDetector && !*long {
+		t.Skip("with the race detector this takes four minutes: run it with -long")
+	}
 	trace, err := filepath.Abs(filepath.Join("..", "..", "..", "shared", "traces", "cloudPhysicsIO.vscsi"))
 	if err != nil {
 		t.Fatal(err)
