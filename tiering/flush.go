@@ -110,6 +110,7 @@ func (v *Volume) round() error {
 	v.roundTime.Observe(time.Since(start))
 	if err != nil {
 		v.fail(err)
+		v.pool.freed.broadcast() // who waits for slots of this round looks again
 	}
 	if e := v.failed.Load(); e != nil {
 		// The round has done what it could, so that nothing stays staged that need

@@ -118,6 +118,7 @@ func (b *member) fail(op string, cause error) {
 	}
 	b.pool.log.Error("backing failed", "backing", b.path, "op", op, "error", cause)
 	b.pool.recordFailure(b, text)
+	b.pool.freed.broadcast() // who waits for slots looks again
 }
 
 // writeTable writes slot-table entries; the caller syncs. It takes no context: a

@@ -3,6 +3,7 @@ package tiering_test
 import (
 	"syscall"
 	"testing"
+	"time"
 
 	"tierd/test/model"
 	"tierd/tiering"
@@ -112,4 +113,28 @@ func TestFailedCommitThenCut(t *testing.T) {
 	if e.Pool.Continuity() == cont {
 		t.Error("the continuity id is the same after a power loss")
 	}
+}
+
+// TestNoSpaceAfterFailedCommit: nobody waits for slots that a commit would have
+// freed when there are no commits any more.
+func TestNoSpaceAfterFailedCommit(t *testing.T) {
+	e := newEnv(t, model.Config{Slots: [][]int{{2}, {2}}}, nil)
+	e.write("v0", 0, 4*ext, 1)
+	e.flush("v0")
+	e.settle()
+	e.trim("v0", 0, ext)
+	e.failCommits(extentmap.FaultBefore)
+	start := time.Now()
+	for range 2 { // the first one asks for the round that fails
+		if err := e.volume("v1").WriteAt(ctx, []byte("x"), 0, false); err == nil {
+			t.Error("a first write without metadata = nil")
+		}
+		if _, err := e.Pool.MoveExtent(ctx, "v0", 2*ext, 0); err == nil {
+			t.Error("a move without metadata = nil")
+		}
+	}
+	if took := time.Since(start); took > 5*time.Second {
+		t.Errorf("they waited for %v", took)
+	}
+	e.expect("v1", 0, ext, 0)
 }

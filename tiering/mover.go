@@ -349,7 +349,7 @@ func (w *mover) copyPiece(ctx context.Context, piece int) error {
 	if w.r.verify {
 		w.note(piece, crc32.Checksum(buf, castagnoli))
 	}
-	if w.dirty += n; w.dirty >= moverUnsynced {
+	if w.dirty += n; w.dirty >= moverUnsynced/int64(w.r.workers) {
 		w.dirty = 0
 		return w.dst.sync(ctx)
 	}

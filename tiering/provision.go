@@ -58,7 +58,7 @@ func (m *Mutation) makeRoom(ctx context.Context, need func(extent.Piece) bool) e
 
 // reserve takes a clean slot for a new extent in the best tier that has one.
 func (p *Pool) reserve(ctx context.Context, policy Policy) (extent.Location, error) {
-	deadline := p.clock.After(cleanWait)
+	var deadline <-chan time.Time // made only by the few who wait
 	for {
 		freed := p.freed.wait()
 		var l extent.Location
@@ -72,6 +72,9 @@ func (p *Pool) reserve(ctx context.Context, policy Policy) (extent.Location, err
 		}
 		if !p.slotsComing() {
 			return l, ErrNoSpace
+		}
+		if deadline == nil {
+			deadline = p.clock.After(cleanWait)
 		}
 		select {
 		case <-freed:

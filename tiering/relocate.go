@@ -23,7 +23,7 @@ const (
 	// exclusiveTries is how often the mover tries for a free moment before it
 	// gets in line like everybody else.
 	exclusiveTries = 8
-	// moverUnsynced is how much the mover leaves unsynced on a target, bytes.
+	// moverUnsynced is how much all workers together leave unsynced on a target, bytes.
 	moverUnsynced = 8 << 20
 	// maxSettling is how many moves may await their commit at a time.
 	maxSettling = 64

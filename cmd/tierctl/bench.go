@@ -18,7 +18,7 @@ import (
 	"tierd/pkg/units"
 )
 
-const benchLong = `Put load on an NBD export and report rate and latency.
+const benchLong = `Bench puts load on an NBD export and reports rate and latency.
 
 The address is nbd+unix:///NAME?socket=PATH, nbd://HOST[:PORT]/NAME, or
 unix:PATH for the default export of a socket; any NBD server will do.
@@ -40,7 +40,8 @@ A trace (vscsi, int32 pages, ARC .lis, MSR or SPC csv, fio iolog; plain, zstd,
 xz or gzip) is replayed at its own times divided by --speed; --speed 0 sends as
 fast as the server answers. A trace without time is always sent that way.
 
-The exit code is 3 if data differed from what was written.`
+The exit code is 3 if data differed from what was written, and 1 if operations
+failed.`
 
 const benchExample = `  # one minute of the read/write mix of a busy file server, live figures
   tierctl bench --uri 'nbd+unix:///home?socket=/run/tierd/nbd.sock' \
@@ -76,7 +77,7 @@ func newBenchCommand(g *globals) *cobra.Command {
 		Args:    args(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if s.URI == "" {
-				return usagef("%s needs --uri", cmd.CommandPath())
+				return usagef("%sneeds --uri", named(cmd))
 			}
 			if !cmd.Flags().Changed("time") && (cmd.Flags().Changed("ops") || o.trace != "") {
 				o.duration = 0 // the operations or the trace are the end
@@ -170,6 +171,13 @@ func runBench(ctx context.Context, g *globals, o *benchOptions) error {
 	}
 	if perr := g.print(report, func(w io.Writer) error { return printBench(w, res) }); perr != nil {
 		err = errors.Join(err, fmt.Errorf("print report: %w", perr))
+	}
+	var failed int64
+	for _, n := range res.Errors {
+		failed += n
+	}
+	if err == nil && failed > 0 {
+		err = fmt.Errorf("%s failed", count(failed, "operation"))
 	}
 	if res.Damaged() {
 		err = errors.Join(fmt.Errorf("%w: %d of %d blocks read are not what was written", errDamage, res.Verify.Mismatches, res.Verify.Checked), err)
@@ -266,10 +274,10 @@ func printBench(out io.Writer, r *load.Result) error {
 	}
 	slices.Sort(names)
 	for _, name := range names {
-		fmt.Fprintf(&b, "%d operations failed: %s\n", r.Errors[name], name)
+		fmt.Fprintf(&b, "%s failed: %s\n", count(r.Errors[name], "operation"), name)
 	}
 	if v := r.Verify; v != nil {
-		fmt.Fprintf(&b, "checked %d blocks of %d bytes: %d wrong, %d in doubt\n", v.Checked, v.Unit, v.Mismatches, v.Doubts)
+		fmt.Fprintf(&b, "checked %s of %d bytes: %d wrong, %d in doubt\n", count(v.Checked, "block"), v.Unit, v.Mismatches, v.Doubts)
 		for _, d := range v.Details {
 			fmt.Fprintf(&b, "  %s\n", d)
 		}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -126,12 +127,12 @@ func showHeat(w io.Writer, m control.HeatMap, width int, color bool) error {
 	}
 
 	cells := shrink(m, width*mapRows)
-	if len(cells) == 0 {
-		_, err := fmt.Fprintln(w, "the volume has no extents")
+	if !slices.ContainsFunc(cells, func(c heatCell) bool { return c.tier != control.TierUnmapped }) {
+		_, err := fmt.Fprintln(w, "nothing of the volume is mapped: it was never written, or has been trimmed")
 		return err
 	}
 	perSign := (m.Extents + int64(len(cells)) - 1) / int64(len(cells))
-	fmt.Fprintf(w, "heat of %d extents of %s, about %d a sign; cold %s hot, blank: unmapped\n", m.Extents, size(m.ExtentSizeBytes), perSign, heatRamp)
+	fmt.Fprintf(w, "heat of %s of %s, up to %d a sign; cold %s hot, blank: unmapped\n", count(m.Extents, "extent"), size(m.ExtentSizeBytes), perSign, heatRamp)
 	if color {
 		drawMap(w, cells, width, colored)
 		_, err := fmt.Fprintln(w, tierLegend(m.Tiers, func(rank int, name string) string { return paint(rank, "@") + " " + name }))

@@ -14,7 +14,7 @@ func newLocateCommand(g *globals) *cobra.Command {
 	return &cobra.Command{
 		Use:     "locate VOLUME OFFSET",
 		Short:   "Show where a byte of a volume lives, and why",
-		Long:    "Locate shows tier, backing and slot of the extent that holds the byte at OFFSET, its place on the backing, its heat, and why it is there. OFFSET is in bytes, or a size such as 10GiB.",
+		Long:    "Locate shows tier, backing and slot of the extent that holds the byte at OFFSET, its\nplace on the backing, its heat, and why it is there. OFFSET is in bytes, or a size\nsuch as 10GiB.",
 		Example: "  tierctl locate home 10GiB\n  tierctl locate home 4096 -o json",
 		Args:    args("VOLUME", "OFFSET"),
 		RunE: func(c *cobra.Command, args []string) error {
@@ -37,7 +37,7 @@ func showLocation(w io.Writer, l control.Location) error {
 		t.row("tier", l.Tier)
 		t.row("backing", fmt.Sprintf("%d, %s", l.BackingID, l.BackingPath))
 		t.row("slot", l.Slot)
-		t.row("device offset", l.DeviceOffset)
+		t.row("backing offset", l.DeviceOffset)
 		t.row("heat", fmt.Sprintf("%s, %s of the extents are hotter", heatValue(l.Heat), percent(l.HeatRank)))
 		t.row("last moved", timestamp(l.LastMovedAt))
 		t.row("state", mappingState(l))

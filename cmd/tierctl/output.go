@@ -71,6 +71,14 @@ func limit(n int64) string {
 	return size(n)
 }
 
+// count prints a number of things; noun is the word for one of them.
+func count[N int | int64 | uint64](n N, noun string) string {
+	if n != 1 {
+		noun += "s"
+	}
+	return fmt.Sprintf("%d %s", n, noun)
+}
+
 // percent prints a share of 0 to 1.
 func percent(share float64) string { return strconv.FormatFloat(share*100, 'f', 1, 64) + "%" }
 

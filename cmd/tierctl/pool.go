@@ -21,7 +21,7 @@ func newPoolStatusCommand(g *globals) *cobra.Command {
 	return &cobra.Command{
 		Use:     "status",
 		Short:   "Show capacity, durability and what needs attention",
-		Long:    "Status shows the pool of the running daemon: capacity, the state of its metadata, and warnings such as differences between the pool and the configuration.",
+		Long:    "Status shows the pool of the running daemon: capacity, the state of its metadata,\nand what needs attention, such as a pool that is nearly full or differs from the\nconfiguration.",
 		Example: "  tierctl pool status\n  tierctl pool status -o json | jq .free_bytes",
 		Args:    args(),
 		RunE:    func(c *cobra.Command, _ []string) error { return runPoolStatus(c.Context(), g) },
@@ -37,8 +37,8 @@ func showPoolStatus(w io.Writer, s control.PoolStatus) error {
 	t.row("pool", s.PoolID)
 	t.row("state", strings.Join(poolState(s), ", "))
 	t.row("capacity", fmt.Sprintf("%s, %s used (%s), %s free", size(s.CapacityBytes), size(s.UsedBytes), share(s.UsedBytes, s.CapacityBytes), size(s.FreeBytes)))
-	t.row("provisioned", fmt.Sprintf("%s in %d volumes, %.2f times the capacity", size(s.ProvisionedBytes), s.Volumes, s.OverCommitRatio))
-	t.row("layout", fmt.Sprintf("%d tiers, %d backings, extents of %s, format %d", s.Tiers, s.Backings, size(s.ExtentSizeBytes), s.FormatVersion))
+	t.row("provisioned", fmt.Sprintf("%s in %s, %.2f times the capacity", size(s.ProvisionedBytes), count(s.Volumes, "volume"), s.OverCommitRatio))
+	t.row("layout", fmt.Sprintf("%s, %s, extents of %s, format %d", count(s.Tiers, "tier"), count(s.Backings, "backing"), size(s.ExtentSizeBytes), s.FormatVersion))
 	t.row("slots", fmt.Sprintf("%d clean, %d waiting to be zeroed", s.CleanSlots, s.VacatedSlots))
 	metadata := string(s.MetadataState)
 	if s.MetadataError != "" {
@@ -52,7 +52,7 @@ func showPoolStatus(w io.Writer, s control.PoolStatus) error {
 	t.row("commits", fmt.Sprintf("%d, %s", s.CommitNumber, staged))
 	t.row("incarnation", s.Incarnation)
 	t.row("continuity", s.ContinuityID)
-	t.row("daemon", fmt.Sprintf("version %s, up %s, %d NBD connections", s.Version, seconds(s.UptimeSeconds), s.Connections))
+	t.row("daemon", fmt.Sprintf("version %s, up %s, %s", s.Version, seconds(s.UptimeSeconds), count(s.Connections, "NBD connection")))
 	for _, warning := range s.Warnings {
 		t.row("warning", warning)
 	}
@@ -73,6 +73,9 @@ func poolState(s control.PoolStatus) []string {
 	}
 	if s.Healing {
 		words = append(words, "healing slot tables ("+percent(s.HealProgress)+")")
+	}
+	if s.FreeBytes <= 0 {
+		words = append(words, "full")
 	}
 	if len(words) == 0 {
 		words = append(words, "ok")

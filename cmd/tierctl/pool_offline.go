@@ -2,14 +2,19 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
 	"slices"
 
 	"github.com/spf13/cobra"
 
 	"tierd/cmd/internal/setup"
 	"tierd/pkg/config"
+	"tierd/pkg/control"
 	"tierd/pkg/units"
 	"tierd/tiering"
 )
@@ -44,8 +49,9 @@ func newPoolCreateCommand(g *globals) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "create",
 		Short: "Create the pool of a configuration",
-		Long: `Makes the metadata file, the superblocks and tables on the backings, and the
-volumes that the configuration lists. Backing files that do not exist are made.
+		Long: `Create makes the metadata file, the superblocks and tables on the backings, and
+the volumes that the configuration lists. Backing files that do not exist are
+made; the folders that they and the metadata are in have to be there.
 
 A backing that holds anything is refused: a superblock, a file system, a
 partition table, or data of an unknown kind. --force names one that may be
@@ -67,6 +73,9 @@ overwritten all the same. If this command was cut short, run it again.`,
 					return usagef("--force %s: the configuration has no such backing", f)
 				}
 			}
+			if err := checkFolders(cfg); err != nil {
+				return err
+			}
 			o.Force, o.DryRun = force, dryRun
 			made, err := tiering.Create(cmd.Context(), o)
 			if err != nil {
@@ -74,12 +83,12 @@ overwritten all the same. If this command was cut short, run it again.`,
 			}
 			v := createdView{made.ID.String(), cfg.Metadata, made.ExtentSize, made.Capacity, made.Backings, made.Volumes, dryRun}
 			return g.print(v, func(w io.Writer) error {
-				verb := "created"
+				what := "pool " + v.PoolID + " created"
 				if dryRun {
-					verb = "would be created"
+					what = dryRunPrefix + "a pool would be created" // with an id of its own
 				}
-				_, err := fmt.Fprintf(w, "pool %s %s: %d backings, %s in extents of %s, %d volumes\n", v.PoolID, verb, v.Backings,
-					units.Size(v.CapacityBytes).Human(), units.Size(v.ExtentSizeBytes), v.Volumes)
+				_, err := fmt.Fprintf(w, "%s: %s, %s in extents of %s, %s\n", what, count(v.Backings, "backing"),
+					units.Size(v.CapacityBytes).Human(), units.Size(v.ExtentSizeBytes), count(v.Volumes, "volume"))
 				return err
 			})
 		},
@@ -89,13 +98,30 @@ overwritten all the same. If this command was cut short, run it again.`,
 	return cmd
 }
 
+// checkFolders finds a folder that is missing before anything is made, and in a
+// dry run, too.
+func checkFolders(cfg *config.Config) error {
+	paths := []string{cfg.Metadata}
+	for _, b := range setup.Backings(cfg) {
+		paths = append(paths, b.Path)
+	}
+	for _, p := range paths {
+		dir := filepath.Dir(p)
+		if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
+			return control.WithHint(fmt.Errorf("create pool: there is no folder %s for %s", dir, filepath.Base(p)), "make it, or mount what it is to be on")
+		}
+	}
+	return nil
+}
+
 func newPoolCheckCommand(g *globals) *cobra.Command {
 	return &cobra.Command{
 		Use:   "check",
 		Short: "Look for damage in a pool that no daemon serves",
-		Long: `Reads the metadata file, the superblocks, the stamps and the tables of all
+		Long: `Check reads the metadata file, the superblocks, the stamps and the tables of all
 backings, and compares them. Nothing is changed. Notes are what the next start
-of the daemon puts right; anything else is damage, and the exit code is 3.`,
+of the daemon puts right; anything else is damage, and the exit code is 3. The
+data of the volumes is not read.`,
 		Example: `  tierctl pool check --config /etc/tierd/tierd.yaml`,
 		Args:    args(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -114,7 +140,12 @@ of the daemon puts right; anything else is damage, and the exit code is 3.`,
 				for _, f := range r.Findings {
 					fmt.Fprintf(w, "%s: %s: %s\n", f.Severity, f.Where, f.What)
 				}
-				_, err := fmt.Fprintf(w, "checked %d volumes with %d extents, and %d slots, as of commit %d\n", r.Volumes, r.Extents, r.Slots, r.Commit)
+				verdict := "no damage"
+				if r.Damaged() {
+					verdict = "damaged"
+				}
+				_, err := fmt.Fprintf(w, "%s: checked %s with %s, and %s, as of commit %d\n", verdict,
+					count(r.Volumes, "volume"), count(r.Extents, "extent"), count(r.Slots, "slot"), r.Commit)
 				return err
 			})
 			if err == nil && r.Damaged() {

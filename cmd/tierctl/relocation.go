@@ -6,6 +6,7 @@ import (
 	"io"
 	"maps"
 	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -21,36 +22,43 @@ func newRelocationCommand(g *globals) *cobra.Command {
 
 func newRelocationStatusCommand(g *globals) *cobra.Command {
 	return &cobra.Command{
-		Use:     "status",
-		Short:   "Show what relocation does, has done and may still do",
-		Long:    "Status shows whether extents may move now, the budget that is left, what has moved since the daemon's start, and the last plan.",
+		Use:   "status",
+		Short: "Show what relocation does, has done and may still do",
+		Long: `Status shows whether extents may move now, the budget that is left, what has
+moved since the daemon's start, and the last plan. Moves that were planned and
+not carried out are listed as skipped, by reason; an extent that is too_busy is
+written all the time, and tried again later.`,
 		Example: "  tierctl relocation status",
 		Args:    args(),
 		RunE: func(c *cobra.Command, _ []string) error {
-			return askRelocation(g, func(s control.Service) (control.RelocationStatus, error) { return s.RelocationStatus(c.Context()) })
+			return askRelocation(g, "", func(s control.Service) (control.RelocationStatus, error) { return s.RelocationStatus(c.Context()) })
 		},
 	}
 }
 
-// askRelocation makes a call that answers with relocation's status.
-func askRelocation(g *globals, call func(control.Service) (control.RelocationStatus, error)) error {
-	return ask(g, call, showRelocationStatus)
+// askRelocation makes a call that answers with relocation's status, and prints it
+// below the text given.
+func askRelocation(g *globals, above string, call func(control.Service) (control.RelocationStatus, error)) error {
+	return ask(g, call, func(w io.Writer, s control.RelocationStatus) error {
+		fmt.Fprint(w, above)
+		return showRelocationStatus(w, s)
+	})
 }
 
 func showRelocationStatus(w io.Writer, s control.RelocationStatus) error {
 	t := newTable(w)
 	state := string(s.State)
-	if s.Error != "" {
-		state += ": " + s.Error
-	}
 	if !s.WindowUntil.IsZero() {
 		state += ", until " + timestamp(s.WindowUntil)
 	}
 	t.row("state", state)
 	t.row("cycle", fmt.Sprintf("%d, every %s, next at %s", s.Cycle, seconds(s.CycleSeconds), timestamp(s.NextCycleAt)))
 	t.row("rate", units.Rate(s.RateBytesPerSecond).Human())
-	t.row("budget left", fmt.Sprintf("%s of the cycle, %s of the day", limit(s.BudgetLeftCycle), limit(s.BudgetLeftDay)))
-	t.row("moves", fmt.Sprintf("%d in flight, %d queued, %d parked", s.InFlight, s.Queued, s.Parked))
+	t.row("budget left", fmt.Sprintf("%s this cycle, %s today", limit(s.BudgetLeftCycle), limit(s.BudgetLeftDay)))
+	t.row("moves", fmt.Sprintf("%d in flight, %d queued", s.InFlight, s.Queued))
+	if skipped := byReason(s.Skipped); skipped != "" {
+		t.row("skipped", skipped)
+	}
 	if p := s.LastPlan; p != nil {
 		t.row("last plan", timestamp(p.At)+", "+planLine(*p))
 	}
@@ -66,17 +74,49 @@ func showRelocationStatus(w io.Writer, s control.RelocationStatus) error {
 	return t.flush()
 }
 
+// byReason lists numbers above 0 by name: "3 too_busy, 1 unmapped".
+func byReason(counts map[string]int64) string {
+	var parts []string
+	for _, reason := range slices.Sorted(maps.Keys(counts)) {
+		if n := counts[reason]; n > 0 {
+			parts = append(parts, fmt.Sprintf("%d %s", n, reason))
+		}
+	}
+	return strings.Join(parts, ", ")
+}
+
 func planLine(p control.PlanSummary) string {
-	return fmt.Sprintf("%d moves: %s up, %s down, %s rebalanced, in about %s",
-		p.Moves, size(p.PromotionBytes), size(p.DemotionBytes), size(p.RebalanceBytes), seconds(p.EtaSeconds))
+	return fmt.Sprintf("%s: %s up, %s down, %s rebalanced, in about %s",
+		count(p.Moves, "move"), size(p.PromotionBytes), size(p.DemotionBytes), size(p.RebalanceBytes), seconds(p.EtaSeconds))
 }
 
 func newRelocationPlanCommand(g *globals) *cobra.Command {
 	var r control.RelocationPlanRequest
 	c := &cobra.Command{
-		Use:     "plan",
-		Short:   "Show what would move now, and what would not",
-		Long:    "Plan makes a plan and does not carry it out: the best moves with heat, gain and reason, and how many extents were left where they are for which reason.",
+		Use:   "plan",
+		Short: "Show what would move now, and what would not",
+		Long: `Plan makes a plan and does not carry it out: the best moves with heat, gain and
+reason, and how many extents were left where they are for which reason. Heat is
+in seconds of a device's time per second, gain in seconds of waiting saved per
+second.
+
+Reasons of moves:
+  hot               earns more in a faster tier
+  cold              makes room for a hotter extent
+  policy            the volume's policy asks for that tier
+  room              the tier is nearly out of free slots
+  balance           its backing is the busiest of the tier
+
+Reasons to stay:
+  no_gain           is where it should be, or the move would not pay for itself
+  settled           its policy is fulfilled
+  young             not known for long enough
+  cooling           moved a short while ago
+  budget            would pay, but what a cycle may move is spent
+  headroom          the free slots of the target are kept for first writes
+  target_full       no slot there, and nothing there that may leave
+  target_unhealthy  the target takes no writes
+  pinned            not to be moved`,
 		Example: "  tierctl relocation plan --limit 50",
 		Args:    args(),
 		RunE: func(c *cobra.Command, _ []string) error {
@@ -125,11 +165,13 @@ func newRelocationRunCommand(g *globals) *cobra.Command {
 	c := &cobra.Command{
 		Use:     "run",
 		Short:   "Start a cycle now",
-		Long:    "Run starts a cycle without waiting for its time. Budget and windows hold all the same.",
+		Long:    "Run starts a cycle without waiting for its time. Budget and windows hold all\nthe same.",
 		Example: "  tierctl relocation run --wait",
 		Args:    args(),
 		RunE: func(c *cobra.Command, _ []string) error {
-			return askRelocation(g, func(s control.Service) (control.RelocationStatus, error) { return s.RelocationRun(c.Context(), r) })
+			return askRelocation(g, announce("a cycle would start", r.DryRun), func(s control.Service) (control.RelocationStatus, error) {
+				return s.RelocationRun(c.Context(), r)
+			})
 		},
 	}
 	c.Flags().BoolVar(&r.Wait, "wait", false, "return when the cycle's moves are done")
@@ -138,37 +180,41 @@ func newRelocationRunCommand(g *globals) *cobra.Command {
 }
 
 func newRelocationPauseCommand(g *globals) *cobra.Command {
-	var r control.RelocationPauseRequest
-	c := &cobra.Command{
+	return newSwitchCommand(g, control.Service.RelocationPause, "movement would pause", &cobra.Command{
 		Use:     "pause",
 		Short:   "Move nothing until resume",
-		Long:    "Pause keeps extents where they are until `tierctl relocation resume`. Heat is counted on, and I/O is not affected.",
+		Long:    "Pause keeps extents where they are until `tierctl relocation resume`, or until\nthe daemon is started again. Heat is counted on, and I/O is not affected.",
 		Example: "  tierctl relocation pause",
-		Args:    args(),
-		RunE: func(c *cobra.Command, _ []string) error {
-			return askRelocation(g, func(s control.Service) (control.RelocationStatus, error) {
-				return s.RelocationPause(c.Context(), r)
-			})
-		},
+	})
+}
+
+func newRelocationResumeCommand(g *globals) *cobra.Command {
+	return newSwitchCommand(g, control.Service.RelocationResume, "movement would go on", &cobra.Command{
+		Use:     "resume",
+		Short:   "End a pause",
+		Long:    "Resume lets extents move again after `tierctl relocation pause`.",
+		Example: "  tierctl relocation resume",
+	})
+}
+
+// newSwitchCommand completes c, a command that pauses or resumes relocation. would
+// says what a dry run leaves undone.
+func newSwitchCommand(g *globals, call func(control.Service, context.Context, control.RelocationPauseRequest) (control.RelocationStatus, error), would string, c *cobra.Command) *cobra.Command {
+	var r control.RelocationPauseRequest
+	c.Args = args()
+	c.RunE = func(c *cobra.Command, _ []string) error {
+		return askRelocation(g, announce(would, r.DryRun), func(s control.Service) (control.RelocationStatus, error) {
+			return call(s, c.Context(), r)
+		})
 	}
 	dryRunFlag(c, &r.DryRun)
 	return c
 }
 
-func newRelocationResumeCommand(g *globals) *cobra.Command {
-	var r control.RelocationPauseRequest
-	c := &cobra.Command{
-		Use:     "resume",
-		Short:   "End a pause",
-		Long:    "Resume lets extents move again after `tierctl relocation pause`.",
-		Example: "  tierctl relocation resume",
-		Args:    args(),
-		RunE: func(c *cobra.Command, _ []string) error {
-			return askRelocation(g, func(s control.Service) (control.RelocationStatus, error) {
-				return s.RelocationResume(c.Context(), r)
-			})
-		},
+// announce returns the line above a status that a dry run has not changed.
+func announce(would string, dryRun bool) string {
+	if !dryRun {
+		return ""
 	}
-	dryRunFlag(c, &r.DryRun)
-	return c
+	return dryRunPrefix + would + "\n"
 }

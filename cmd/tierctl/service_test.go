@@ -60,23 +60,23 @@ func (s *cannedService) VolumeCreate(_ context.Context, r control.VolumeCreateRe
 	if r.Name == "home" {
 		return control.VolumeChange{}, control.WithHint(fmt.Errorf("create volume %q: %w", r.Name, control.ErrExists), "choose another name")
 	}
-	return s.change(r, r.DryRun, "create volume %s of %d bytes", r.Name, r.SizeBytes)
+	return s.change(r, r.DryRun, "volume %s created with %d bytes", r.Name, r.SizeBytes)
 }
 
 func (s *cannedService) VolumeGrow(_ context.Context, r control.VolumeGrowRequest) (control.VolumeChange, error) {
-	return s.change(r, r.DryRun, "grow volume %s to %d bytes", r.Name, r.SizeBytes)
+	return s.change(r, r.DryRun, "volume %s grows to %d bytes", r.Name, r.SizeBytes)
 }
 
 func (s *cannedService) VolumeDelete(_ context.Context, r control.VolumeDeleteRequest) (control.VolumeChange, error) {
-	return s.change(r, r.DryRun, "delete volume %s", r.Name)
+	return s.change(r, r.DryRun, "volume %s deleted", r.Name)
 }
 
 func (s *cannedService) VolumeRename(_ context.Context, r control.VolumeRenameRequest) (control.VolumeChange, error) {
-	return s.change(r, r.DryRun, "rename volume %s to %s", r.Name, r.NewName)
+	return s.change(r, r.DryRun, "volume %s renamed to %s", r.Name, r.NewName)
 }
 
 func (s *cannedService) VolumeSet(_ context.Context, r control.VolumeSetRequest) (control.VolumeChange, error) {
-	return s.change(r, r.DryRun, "set policy of volume %s to %s", r.Name, *r.Policy)
+	return s.change(r, r.DryRun, "volume %s has policy %s", r.Name, *r.Policy)
 }
 
 func (s *cannedService) summary() control.PlanSummary {
@@ -88,7 +88,7 @@ func (s *cannedService) RelocationStatus(context.Context) (control.RelocationSta
 	plan := s.summary()
 	return control.RelocationStatus{
 		State: control.RelocationRunning, Cycle: 42, CycleSeconds: 300, NextCycleAt: noon.Add(time.Minute), WindowUntil: noon.Add(8 * time.Hour),
-		RateBytesPerSecond: 100 << 20, BudgetLeftCycle: 3 << 30, BudgetLeftDay: control.Unlimited, InFlight: 1, Queued: 2, Parked: 3, LastPlan: &plan,
+		RateBytesPerSecond: 100 << 20, BudgetLeftCycle: 3 << 30, BudgetLeftDay: control.Unlimited, InFlight: 1, Queued: 2, Skipped: map[string]int64{"too_busy": 3, "budget": 0, "unmapped": 1}, LastPlan: &plan,
 		Moved: []control.Moved{{Direction: "promotion", From: "hdd", To: "ssd", Extents: 5, Bytes: 5 << 20}, {Direction: "demotion", From: "ssd", To: "hdd"}},
 	}, nil
 }

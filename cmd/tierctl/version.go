@@ -24,7 +24,7 @@ func newVersionCommand(g *globals) *cobra.Command {
 	return &cobra.Command{
 		Use:     "version",
 		Short:   "Show the version of tierctl",
-		Long:    "Version shows what this tierctl was built from. `tierctl pool status` shows the daemon's version.",
+		Long:    "Version shows what this tierctl was built from. `tierctl pool status` shows the\ndaemon's version.",
 		Example: "  tierctl version -o json",
 		Args:    args(),
 		RunE: func(*cobra.Command, []string) error {

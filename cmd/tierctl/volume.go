@@ -23,7 +23,7 @@ func newVolumeListCommand(g *globals) *cobra.Command {
 	return &cobra.Command{
 		Use:     "list",
 		Short:   "List the volumes and where their data lives",
-		Long:    "List shows each volume's size, what of it is allocated, how much of that each tier holds, its policy, and who is connected.",
+		Long:    "List shows each volume's size, what of it is allocated, how much of that each tier\nholds, its policy, and the number of its connections.",
 		Example: "  tierctl volume list",
 		Args:    args(),
 		RunE: func(c *cobra.Command, _ []string) error {
@@ -55,7 +55,7 @@ func newVolumeCreateCommand(g *globals) *cobra.Command {
 	c := &cobra.Command{
 		Use:     "create NAME SIZE",
 		Short:   "Make a volume",
-		Long:    "Create makes a thin volume: it takes space as it is written to. NBD clients can connect to it at once, by its name.",
+		Long:    "Create makes a thin volume: it takes space as it is written to. NBD clients can\nconnect to it at once, by its name. The size is a multiple of 4096 bytes.",
 		Example: "  tierctl volume create home 2TiB\n  tierctl volume create archive 8TiB --policy lowest --dry-run",
 		Args:    args("NAME", "SIZE"),
 		RunE: func(c *cobra.Command, args []string) error {
@@ -80,7 +80,7 @@ func newVolumeGrowCommand(g *globals) *cobra.Command {
 	c := &cobra.Command{
 		Use:     "grow NAME SIZE|+SIZE",
 		Short:   "Make a volume larger",
-		Long:    "Grow sets a volume's size, or adds to it. Connections made afterwards see the new size. A volume cannot shrink.",
+		Long:    "Grow sets a volume's size, or adds to it. Connections made afterwards see the new\nsize. A volume cannot shrink.",
 		Example: "  tierctl volume grow home 4TiB\n  tierctl volume grow home +500GiB",
 		Args:    args("NAME", "SIZE|+SIZE"),
 		RunE:    func(c *cobra.Command, args []string) error { return runVolumeGrow(c.Context(), g, r, args[0], args[1]) },
@@ -129,7 +129,7 @@ func newVolumeDeleteCommand(g *globals) *cobra.Command {
 	c := &cobra.Command{
 		Use:     "delete NAME",
 		Short:   "Delete a volume and its data",
-		Long:    "Delete removes a volume and its data for good; its space comes back in the background. A volume with clients is not deleted unless --force is given.",
+		Long:    "Delete removes a volume and its data for good; its space comes back in the\nbackground. A volume with clients is not deleted unless --force is given.",
 		Example: "  tierctl volume delete scratch --dry-run\n  tierctl volume delete scratch",
 		Args:    args("NAME"),
 		RunE: func(c *cobra.Command, args []string) error {
@@ -147,8 +147,8 @@ func newVolumeRenameCommand(g *globals) *cobra.Command {
 	c := &cobra.Command{
 		Use:     "rename NAME NEW-NAME",
 		Short:   "Give a volume another name",
-		Long:    "Rename changes the name under which clients find the volume. Clients that are connected stay connected.",
-		Example: "  tierctl volume rename home home-2025",
+		Long:    "Rename changes the name under which clients find the volume. Clients that are\nconnected stay connected.",
+		Example: "  tierctl volume rename home home-old",
 		Args:    args("NAME", "NEW-NAME"),
 		RunE: func(c *cobra.Command, args []string) error {
 			if err := config.CheckVolumeName(args[1]); err != nil {
@@ -168,7 +168,7 @@ func newVolumeSetCommand(g *globals) *cobra.Command {
 	c := &cobra.Command{
 		Use:     "set NAME --policy POLICY",
 		Short:   "Change a volume's policy",
-		Long:    "Set changes where a volume's data goes: new extents at once, the ones there are as relocation gets to them.",
+		Long:    "Set changes where a volume's data goes: new extents at once, the ones there are as\nrelocation gets to them.",
 		Example: "  tierctl volume set archive --policy lowest",
 		Args:    args("NAME"),
 		RunE: func(c *cobra.Command, args []string) error {
@@ -190,13 +190,16 @@ func change(g *globals, call func(control.Service) (control.VolumeChange, error)
 		t := newTable(w)
 		for _, line := range v.Changes {
 			if v.DryRun {
-				line = "would: " + line
+				line = dryRunPrefix + line
 			}
 			t.row(line)
 		}
 		return t.flush()
 	})
 }
+
+// dryRunPrefix begins a line about what was not done.
+const dryRunPrefix = "dry run: "
 
 func dryRunFlag(c *cobra.Command, to *bool) {
 	c.Flags().BoolVar(to, "dry-run", false, "say what would be done, and do nothing")

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net/http"
 	"os"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -177,9 +178,9 @@ func (d *daemon) reconfigure() {
 	d.live.Store(d.cfg)
 	d.level.Set(d.cfg.Log.Level)
 	d.pool.SetRelocation(reloc)
-	d.log.Info("configuration reloaded", "changed", changed)
+	d.log.Info("configuration reloaded", "changed", strings.Join(changed, "; "))
 	if len(ignored) > 0 {
-		d.log.Warn("some changes of the configuration need a restart, or tierctl", "ignored", ignored)
+		d.log.Warn("some changes of the configuration need a restart, or tierctl", "ignored", strings.Join(ignored, "; "))
 	}
 }
 

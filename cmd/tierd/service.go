@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"math"
 	"slices"
 	"time"
@@ -52,6 +53,9 @@ type classified struct{ err, class error }
 func (c classified) Error() string   { return c.err.Error() }
 func (c classified) Unwrap() []error { return []error{c.err, c.class} }
 
+// nearlyFull is the fill from which a pool needs attention, as in the alerts.
+const nearlyFull = 0.9
+
 // PoolStatus returns the pool at a glance.
 func (s *service) PoolStatus(context.Context) (control.PoolStatus, error) {
 	info := s.pool.Info()
@@ -82,6 +86,9 @@ func (s *service) PoolStatus(context.Context) (control.PoolStatus, error) {
 		st.OverCommitRatio = float64(st.ProvisionedBytes) / float64(st.CapacityBytes)
 	}
 	st.Warnings = append(st.Warnings, setup.Differences(s.cfg(), s.pool)...)
+	if share := float64(st.UsedBytes) / float64(st.CapacityBytes); share > nearlyFull {
+		st.Warnings = append(st.Warnings, fmt.Sprintf("the pool is %.1f%% full; writes to new extents fail when it is full: trim file systems or delete volumes", share*100))
+	}
 	backings := s.pool.Backings()
 	for _, b := range backings {
 		if b.Err != nil {

@@ -10,7 +10,6 @@ const (
 	RelocationRunning RelocationState = "running"       // may move, whether or not there is something to do
 	RelocationPaused  RelocationState = "paused"        // by an operator
 	RelocationClosed  RelocationState = "closed_window" // outside of all windows
-	RelocationStopped RelocationState = "stopped"       // by a failure; see Error
 )
 
 // Unlimited stands for a budget without a limit.
@@ -28,7 +27,6 @@ type Moved struct {
 // RelocationStatus is the relocator at a glance.
 type RelocationStatus struct {
 	State        RelocationState `json:"state"`
-	Error        string          `json:"error,omitempty"`
 	Cycle        uint64          `json:"cycle"` // number of the current one, since start
 	CycleSeconds float64         `json:"cycle_seconds"`
 	NextCycleAt  time.Time       `json:"next_cycle_at,omitzero"`
@@ -43,7 +41,10 @@ type RelocationStatus struct {
 	Moved    []Moved `json:"moved"`     // since start
 	InFlight int     `json:"in_flight"` // moves under way
 	Queued   int     `json:"queued"`    // accepted, waiting
-	Parked   int     `json:"parked"`    // given up for now: the extent is written all the time
+
+	// Skipped counts the moves that were not carried out since start, by reason:
+	// "too_busy" for one, of an extent that is written all the time.
+	Skipped map[string]int64 `json:"skipped"`
 
 	LastPlan *PlanSummary `json:"last_plan,omitempty"` // nil before the first cycle
 }
@@ -73,14 +74,13 @@ type RelocationPlan struct {
 
 // Move is the proposal to move one extent.
 type Move struct {
-	Volume  string  `json:"volume"`
-	Extent  uint64  `json:"extent"`
-	From    string  `json:"from"` // tier
-	To      string  `json:"to"`
-	Heat    float64 `json:"heat"`    // device seconds of the slowest tier per second
-	Gain    float64 `json:"gain"`    // seconds of waiting saved per second
-	Reason  string  `json:"reason"`  // promotion, demotion, rebalance, policy, ...
-	Backing string  `json:"backing"` // path of the target; "" if not chosen yet
+	Volume string  `json:"volume"`
+	Extent uint64  `json:"extent"`
+	From   string  `json:"from"` // tier
+	To     string  `json:"to"`
+	Heat   float64 `json:"heat"`   // device seconds of the slowest tier per second
+	Gain   float64 `json:"gain"`   // seconds of waiting saved per second
+	Reason string  `json:"reason"` // hot, cold, policy, room or balance
 }
 
 // RelocationRunRequest starts a cycle now.

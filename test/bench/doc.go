@@ -30,13 +30,19 @@
 // default size all is in memory, which is where servers differ; beyond memory
 // disks do.
 //
+// How the files were filled decides about random writes on ext4: into page cache
+// folios of 1 MiB, which a server makes that passes writes of 1 MiB on, they are
+// slow. tierd passes on 64 KiB at most. -fill-block 64KiB takes this out of the
+// comparison. tierd also syncs in the background, and so within its own time, to
+// bound what a FLUSH has to wait for; the others leave all to the kernel.
+//
 // CPU per request is the processor time that the server's process spent, user
 // and system, over the requests answered. It hardly depends on what
 // else runs. Write-back by kernel threads is in no server's account.
 //
 // The load comes from fio with its nbd engine or, with -load tierctl, from
-// "tierctl bench", which takes about half the processor time of fio and so leaves
-// more to the server; on two processors the difference is large.
+// "tierctl bench". fio takes the larger part of two processors at depth 32, and
+// so hides what the server could do; the other leaves more to it.
 //
 // # Targets
 //

@@ -20,7 +20,7 @@ import (
 // options are the flags.
 type options struct {
 	servers, workloads, load, format, dir, bin string
-	size                                       int64
+	size, fillBlock                            int64
 	rounds                                     int
 	seconds                                    float64
 	seed                                       int64
@@ -46,6 +46,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	fs.StringVar(&o.dir, "dir", os.TempDir(), "folder for the files, on the file system to measure on")
 	fs.StringVar(&o.bin, "bin", "bin", "folder of tierd and tierctl")
 	size := fs.String("size", "1GiB", "size of each export")
+	fill := fs.String("fill-block", "1MiB", "size of the writes that fill the exports")
 	fs.IntVar(&o.rounds, "rounds", 7, "rounds of each workload")
 	fs.Float64Var(&o.seconds, "seconds", 2, "length of a measurement")
 	fs.Int64Var(&o.seed, "seed", 1, "seed of the offsets")
@@ -57,8 +58,9 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		return 2
 	}
 	n, err := units.ParseSize(*size)
-	o.size = int64(n)
-	if err == nil {
+	m, merr := units.ParseSize(*fill)
+	o.size, o.fillBlock = int64(n), int64(m)
+	if err = errors.Join(err, merr); err == nil {
 		err = o.validate(fs.NArg())
 	}
 	if err != nil {
@@ -86,6 +88,9 @@ func (o *options) validate(extra int) error {
 	}
 	if o.size < 64<<20 || o.size%(1<<20) != 0 {
 		errs = append(errs, errors.New("-size must be a multiple of 1MiB, at least 64MiB"))
+	}
+	if o.fillBlock < 4<<10 || o.fillBlock > 16<<20 {
+		errs = append(errs, errors.New("-fill-block must be between 4KiB and 16MiB"))
 	}
 	if o.rounds < 1 || o.seconds <= 0 {
 		errs = append(errs, errors.New("-rounds and -seconds must be above 0"))
@@ -134,9 +139,9 @@ func measure(ctx context.Context, o *options, progress io.Writer) (r *report, er
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 	r = &report{
-		Machine: describe(dir, o.bin, o.seed), Load: "fio --ioengine=nbd", Size: o.size, Rounds: o.rounds, Seconds: o.seconds, LeftOut: []string{},
+		Machine: describe(dir, o.bin, o.seed), Load: "fio --ioengine=nbd", Size: o.size, FillBlock: o.fillBlock, Rounds: o.rounds, Seconds: o.seconds, LeftOut: []string{},
 	}
-	var gen generator = fio{o.size}
+	var gen generator = fio{size: o.size}
 	if o.load == "tierctl" {
 		gen, r.Load = tierctl{o.bin}, "tierctl bench"
 	}
@@ -187,7 +192,7 @@ func up(ctx context.Context, where *site, o *options, r *report, progress io.Wri
 		fmt.Fprintf(progress, "start and fill %s\n", name)
 		s, err := starters[name](ctx, where)
 		if err == nil {
-			if err = (fio{o.size}).fill(ctx, s.uri()); err != nil {
+			if err = (fio{o.size, o.fillBlock}).fill(ctx, s.uri()); err != nil {
 				err = errors.Join(fmt.Errorf("fill %s: %w", name, err), s.stop())
 			}
 		}

@@ -17,6 +17,7 @@ type report struct {
 	Machine   machine      `json:"machine"`
 	Load      string       `json:"load"` // the generator
 	Size      int64        `json:"size_bytes"`
+	FillBlock int64        `json:"fill_block"`
 	Rounds    int          `json:"rounds"`
 	Seconds   float64      `json:"seconds"` // of a measurement
 	Servers   []string     `json:"servers"`
@@ -121,7 +122,7 @@ func (r *report) lines() []string {
 		fmt.Sprintf("%s, %s, %d cores, kernel %s, %s, %s", m.Time, m.CPU, m.Cores, m.Kernel, m.FileSystem, m.Go),
 		fmt.Sprintf("load average before %s, after %s", m.Load, m.LoadAfter),
 		fmt.Sprintf("commit %s, seed %d: %s", m.Commit, m.Seed, m.Command),
-		fmt.Sprintf("%s over Unix sockets, %d MiB each, medians of %d rounds of %g s", r.Load, r.Size>>20, r.Rounds, r.Seconds),
+		fmt.Sprintf("%s over Unix sockets, %d MiB each, filled by writes of %d KiB, medians of %d rounds of %g s", r.Load, r.Size>>20, r.FillBlock>>10, r.Rounds, r.Seconds),
 	}
 	for _, s := range r.LeftOut {
 		lines = append(lines, "left out: "+s)

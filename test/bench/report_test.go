@@ -97,6 +97,7 @@ func TestBadCommandLine(t *testing.T) {
 		{[]string{"-workloads", "randread"}, `no workload "randread"`},
 		{[]string{"-size", "1"}, "-size must be"},
 		{[]string{"-size", "big"}, "big"},
+		{[]string{"-fill-block", "1KiB"}, "-fill-block must be"},
 		{[]string{"-rounds", "0"}, "-rounds"},
 		{[]string{"-load", "dd"}, "-load must be"},
 		{[]string{"-o", "xml"}, "-o must be"},

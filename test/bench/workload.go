@@ -38,7 +38,7 @@ type generator interface {
 }
 
 // fio is the generator of that name, with its nbd engine.
-type fio struct{ size int64 }
+type fio struct{ size, fillBlock int64 }
 
 // fioArgs is what every job of ours has in common.
 func (f fio) fioArgs(uri, rw string, block, depth int) []string {
@@ -68,9 +68,11 @@ func (f fio) run(ctx context.Context, uri string, w workload, d time.Duration, s
 	return parseFio(out, w.Write)
 }
 
-// fill writes the export once, in pieces of 1 MiB.
+// fill writes the export once, in order. The pieces matter: the kernel makes page
+// cache folios as large as the writes that a server passes on, and to ext4 a random
+// write into a large folio is slow.
 func (f fio) fill(ctx context.Context, uri string) error {
-	out, err := runTool(ctx, "fio", f.fioArgs(uri, "write", 1<<20, 8)...)
+	out, err := runTool(ctx, "fio", f.fioArgs(uri, "write", int(f.fillBlock), 8)...)
 	if err != nil {
 		return err
 	}

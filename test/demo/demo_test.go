@@ -53,7 +53,7 @@ func TestDemo(t *testing.T) {
 	if err != nil && !strings.HasPrefix(err.Error(), "the end is not 3 times as fast") {
 		t.Fatalf("got %v\n%s", err, &out)
 	}
-	for _, want := range []string{"Filling a volume of 64MiB", " TIME ", "12s", "SATA", "that the budget allows", "checked 1 volumes"} {
+	for _, want := range []string{"Filling a volume of 64MiB", " TIME ", "12s", "SATA", "that the budget allows", "no damage: checked 1 volume with"} {
 		if err == nil && !strings.Contains(out.String(), want) {
 			t.Errorf("got no %q in\n%s", want, &out)
 		}

@@ -147,7 +147,7 @@ func putLoad(ctx context.Context, p *pool, m *meter, t *table) (*load.Result, er
 
 // describe says how to look at the pool.
 func (p *pool) describe(out io.Writer, kept bool) {
-	attach := fmt.Sprintf("nbd-client -unix %s -N demo -b 4096 /dev/nbd0", p.socket())
+	attach := fmt.Sprintf("nbd-client -unix %s -N demo -b 4096 -timeout 600 /dev/nbd0", p.socket())
 	if !kept {
 		fmt.Fprintf(out, "\nA kernel attaches such a volume with\n  %s\n`make demo KEEP=1` leaves it running for that.\n", attach)
 		return

@@ -85,7 +85,7 @@ func (s *summary) print(out io.Writer) {
 	_ = w.Flush() // into memory
 	fmt.Fprintf(&b, "\nmoved     %s of %s that the budget allows (%s)\n", mib(s.moved), mib(s.allowed), s.why)
 	fmt.Fprintf(&b, "verified  %d blocks read, all as written\n", s.checked)
-	fmt.Fprintf(&b, "check     %s\n", strings.ReplaceAll(s.check, "\n", "\n          "))
+	fmt.Fprintf(&b, "metadata  %s\n", strings.ReplaceAll(s.check, "\n", "\n          "))
 	if len(s.faults) > 0 {
 		b.Reset()
 		fmt.Fprintf(&b, "\nmoved %s of %s (%s)\n%s\n", mib(s.moved), mib(s.allowed), s.why, s.check)
