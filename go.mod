@@ -3,22 +3,22 @@ module tierd
 go 1.26.0
 
 require (
-	github.com/coreos/go-systemd/v22 v22.7.0
-	github.com/goccy/go-yaml v1.19.2
-	github.com/google/uuid v1.6.0
-	github.com/klauspost/compress v1.20.4
-	github.com/pojntfx/go-nbd v0.3.2
-	github.com/prometheus/client_golang v1.25.0
-	github.com/prometheus/client_model v0.6.3
-	github.com/prometheus/common v0.72.0
-	github.com/prometheus/exporter-toolkit v0.20.0
-	github.com/spf13/cobra v1.10.2
-	github.com/ulikunitz/xz v0.5.17
-	go.etcd.io/bbolt v1.5.0
-	go.uber.org/goleak v1.3.0
-	golang.org/x/sys v0.50.0
-	golang.org/x/time v0.16.0
-	pgregory.net/rapid v1.3.0
+	github.com/coreos/go-systemd/v22 v22.7.0 // readiness and watchdog notices
+	github.com/goccy/go-yaml v1.19.2 // strict YAML with positions for the configuration
+	github.com/google/uuid v1.6.0 // identities of pools, backings and volumes
+	github.com/klauspost/compress v1.20.4 // compressed traces, state of verified loads
+	github.com/pojntfx/go-nbd v0.3.2 // protocol constants; baseline server of the benchmarks
+	github.com/prometheus/client_golang v1.25.0 // metrics
+	github.com/prometheus/client_model v0.6.3 // tests read metrics back
+	github.com/prometheus/common v0.72.0 // tests parse the exposition format
+	github.com/prometheus/exporter-toolkit v0.20.0 // TLS and authentication of the metrics endpoint
+	github.com/spf13/cobra v1.10.2 // command line and man pages of tierctl
+	github.com/ulikunitz/xz v0.5.17 // traces compressed with xz
+	go.etcd.io/bbolt v1.5.0 // the extent map
+	go.uber.org/goleak v1.3.0 // tests look for leaked goroutines
+	golang.org/x/sys v0.50.0 // system calls that syscall lacks
+	golang.org/x/time v0.16.0 // rate of the cleaner
+	pgregory.net/rapid v1.3.0 // property tests
 )
 
 require (
