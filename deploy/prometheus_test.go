@@ -103,7 +103,8 @@ extent_size: 64KiB
 tiers:
   - {name: ssd, media: ssd, backings: [{path: %[1]s/ssd.img, size: 32MiB}]}
   - {name: fc, media: hdd, backings: [{path: %[1]s/fc.img, size: 32MiB}]}
-  - {name: sata, media: hdd, backings: [{path: %[1]s/sata.img, size: 64MiB}]}
+  # Reads of a backing are those that miss the page cache, as those of a slow one do.
+  - {name: sata, media: hdd, backings: [{path: %[1]s/sata.img, size: 64MiB, simulate: {latency: 1ms}}]}
 volumes: [{name: home, size: 48MiB}]
 nbd: {listen: ["unix:%[1]s/nbd.sock"]}
 relocation: {cycle: 1s, budget: {rate: 4MiB/s, per_cycle: 4MiB, per_day: 1GiB}}

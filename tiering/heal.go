@@ -47,6 +47,10 @@ const (
 // out before it has finished.
 func (p *Pool) healTables(ctx context.Context) {
 	ok := true
+	// A change of the volumes that was committed may not have reached them all.
+	p.adminMu.Lock()
+	p.writeVolumeTables()
+	p.adminMu.Unlock()
 	p.eachMember(func(b *member) { p.heal.total.Add(int64(healPasses) * int64(b.layout.Slots)) })
 	for pass := range healPasses {
 		p.eachMember(func(b *member) {

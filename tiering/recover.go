@@ -47,6 +47,11 @@ func (op *opening) readLog() error {
 		id.BootID = pr.BootID
 		op.records, op.void, err = stagedlog.Read(path, id, pr.Commit)
 	}
+	if n := len(op.records); op.void == "" && (n == 0 || op.records[n-1].Seq < pr.MaxSeq) && pr.MaxSeq>>seqBits >= later.Incarnation {
+		// Records of committed changes are not there. Those before them would take
+		// extents back to where they were.
+		op.records, op.void = nil, "records that are committed are missing in it"
+	}
 	switch {
 	case err == nil:
 	case errors.Is(err, stagedlog.ErrMapOlder):
@@ -54,7 +59,7 @@ func (op *opening) readLog() error {
 	case errors.Is(err, fs.ErrNotExist):
 		op.void = "it does not exist"
 	case errors.Is(err, stagedlog.ErrGap):
-		op.void = err.Error()
+		op.void = err.Error() // what is before the gap is replayed, if nothing behind it is committed
 	default:
 		return err
 	}

@@ -233,6 +233,23 @@ func TestVolumeTablesEqual(t *testing.T) {
 	e.Check()
 }
 
+// TestVolumeTablesAfterKill: a change that was committed when the process died is
+// brought to the backings by the next start.
+func TestVolumeTablesAfterKill(t *testing.T) {
+	e := newEnv(t, model.Config{}, nil)
+	e.failCommits(extentmap.FaultAfter) // committed, and nothing happens after it
+	wantErr(t, "create", e.Pool.CreateVolume(ctx, tiering.VolumeSpec{Name: "n", Size: ext}, false), tiering.ErrMetadataFailed)
+	e.fault.Store(nil)
+	e.Kill()
+	e.Open()
+	if _, err := e.Pool.Volume("n"); err != nil {
+		t.Fatal(err)
+	}
+	e.settle()
+	e.Close()
+	e.Check()
+}
+
 // TestUnwrittenTail: what a volume grows by was never written, also in an extent
 // that it had in part.
 func TestUnwrittenTail(t *testing.T) {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -179,6 +180,15 @@ func args(names ...string) cobra.PositionalArgs {
 	}
 }
 
+// loadConfig reads the configuration that --config names, or else the default one.
+func (g *globals) loadConfig() (*config.Config, error) {
+	cfg, err := config.Load(cmp.Or(g.configPath, config.DefaultPath))
+	if err != nil {
+		return nil, usagef("%v", err)
+	}
+	return cfg, nil
+}
+
 // client returns a client for the daemon that the flags, the configuration or
 // the default name.
 func (g *globals) client() (*control.Client, error) {
@@ -194,7 +204,7 @@ func (g *globals) socketPath() (string, error) {
 		return g.socket, nil
 	}
 	if g.configPath != "" {
-		cfg, err := config.Load(g.configPath)
+		cfg, err := g.loadConfig()
 		if err != nil {
 			return "", err
 		}

@@ -190,7 +190,7 @@ func TestFailures(t *testing.T) {
 		{"tier list -o xml", 2, "tierctl: --output must be table or json (got \"xml\")\n"},
 		{"locate home -5", 2, "tierctl: locate: unknown shorthand flag: '5' in -5\n"},
 		{"tier list --config " + bad, 2, "tierctl: " + bad + ": 2 faults in the configuration\nline 1: metadata: must be an absolute path (got \"rel\")\nline 1: tiers: must have at least one tier\n"},
-		{"tier list --config " + dir + "/none.yaml", 1, "tierctl: read configuration: open " + dir + "/none.yaml: no such file or directory\n"},
+		{"tier list --config " + dir + "/none.yaml", 2, "tierctl: read configuration: open " + dir + "/none.yaml: no such file or directory\n"},
 		{"tier list --socket " + nowhere, 1, "tierctl: nobody answers at " + nowhere + ": daemon is not running\nhint: start tierd, or name its socket with --socket or --config\n"},
 		{"volume create home 1GiB --socket " + socket, 1, "tierctl: create volume \"home\": already exists\nhint: choose another name\n"},
 		{"volume grow nix +1GiB --socket " + socket, 1, "tierctl: volume \"nix\": not found\n"},

@@ -55,14 +55,9 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		return exitOK
 	}
 	level := new(slog.LevelVar)
-	var handler slog.Handler
-	switch opts := (&slog.HandlerOptions{Level: level}); *format {
-	case "text":
-		handler = slog.NewTextHandler(stderr, opts)
-	case "json":
-		handler = slog.NewJSONHandler(stderr, opts)
-	default:
-		fmt.Fprintf(stderr, "tierd: --log-format must be text or json (got %q)\n", *format)
+	log, err := newLogger(stderr, *format, level)
+	if err != nil {
+		fmt.Fprintf(stderr, "tierd: %v\n", err)
 		return exitConfig
 	}
 	cfg, err := config.Load(*path)
@@ -87,12 +82,24 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	signal.Notify(reload, syscall.SIGHUP)
 	defer signal.Stop(reload)
 
-	d := &daemon{path: *path, cfg: cfg, log: slog.New(handler), level: level, stop: stop, reload: reload}
+	d := &daemon{path: *path, cfg: cfg, log: log, level: level, stop: stop, reload: reload}
 	if err := d.run(ctx); err != nil {
 		fmt.Fprintf(stderr, "tierd: %v\n", err)
 		return exitFailed
 	}
 	return exitOK
+}
+
+// newLogger returns a logger that prints in the given format what reaches level.
+func newLogger(w io.Writer, format string, level slog.Leveler) (*slog.Logger, error) {
+	opts := &slog.HandlerOptions{Level: level}
+	switch format {
+	case "text":
+		return slog.New(slog.NewTextHandler(w, opts)), nil
+	case "json":
+		return slog.New(slog.NewJSONHandler(w, opts)), nil
+	}
+	return nil, fmt.Errorf("--log-format must be text or json (got %q)", format)
 }
 
 // version is set by the linker: -X main.version=v1.2.3.

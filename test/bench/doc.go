@@ -37,8 +37,8 @@
 // bound what a FLUSH has to wait for; the others leave all to the kernel.
 //
 // CPU per request is the processor time that the server's process spent, user
-// and system, over the requests answered. It hardly depends on what
-// else runs. Write-back by kernel threads is in no server's account.
+// and system, over the requests answered. It varies less than the rates do.
+// Write-back by kernel threads is in no server's account.
 //
 // The load comes from fio with its nbd engine or, with -load tierctl, from
 // "tierctl bench". fio takes the larger part of two processors at depth 32, and
