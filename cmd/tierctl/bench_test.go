@@ -28,8 +28,9 @@ func runBenchVerb(t *testing.T, output string, args ...string) (stdout string, e
 	return out.String(), err
 }
 
-// benchServer serves memory of the given size and returns its address.
-func benchServer(t *testing.T, size string) string {
+// benchServer serves memory of the given size and returns its address. filter is
+// a filter of the server and its settings.
+func benchServer(t *testing.T, size string, filter ...string) string {
 	t.Helper()
 	if _, err := exec.LookPath("nbdkit"); err != nil {
 		t.Skip("nbdkit is not installed")
@@ -39,7 +40,11 @@ func benchServer(t *testing.T, size string) string {
 		t.Fatal(err)
 	}
 	sock := filepath.Join(dir, "s")
-	cmd := exec.Command("nbdkit", "-f", "-U", sock, "memory", size)
+	args := []string{"-f", "-U", sock, "memory", size}
+	if len(filter) > 0 {
+		args = append(append([]string{"--filter", filter[0]}, args...), filter[1:]...)
+	}
+	cmd := exec.Command("nbdkit", args...)
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -100,6 +105,14 @@ func TestBenchReport(t *testing.T) {
 	_, err = runBenchVerb(t, "table", append(common, "--verify-only")...)
 	if !errors.Is(err, errDamage) || exitCode(err) != exitDamage {
 		t.Errorf("overwritten blocks: %v, want damage", err)
+	}
+}
+
+func TestBenchFailsWithItsOperations(t *testing.T) {
+	uri := benchServer(t, "4M", "error", "error-pwrite=ENOSPC", "error-pwrite-rate=100%")
+	out, err := runBenchVerb(t, "table", "--uri", uri, "--read", "0%", "--ops", "10", "--interval", "0")
+	if exitCode(err) != exitFailed || !strings.Contains(out, "10 operations failed: ENOSPC") {
+		t.Errorf("failed writes: %v\n%s", err, out)
 	}
 }
 

@@ -71,10 +71,12 @@ func TestGoldenOutput(t *testing.T) {
 		{"relocation-status", "relocation status"},
 		{"relocation-plan", "relocation plan"},
 		{"relocation-pause", "relocation pause"},
+		{"relocation-pause-dry-run", "relocation pause --dry-run"},
 		{"locate", "locate home 1MiB"},
 		{"locate-unmapped", "locate home 0"},
 		{"heat", "heat home"},
 		{"heat-color", "heat home --color"},
+		{"heat-empty", "heat empty"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.golden, func(t *testing.T) {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"time"
@@ -133,6 +134,10 @@ func (s *cannedService) Heat(_ context.Context, r control.HeatRequest) (control.
 	s.asked = append(s.asked, r)
 	m := control.HeatMap{Volume: r.Volume, ExtentSizeBytes: 1 << 20, Extents: 150, ExtentsPerCell: 1, Tiers: []string{"ssd", "hdd"},
 		Hottest: []control.HotExtent{{Extent: 149, Offset: 149 << 20, Heat: 0.25, Tier: "ssd"}}}
+	if r.Volume == "empty" {
+		m.Levels, m.Tier, m.Hottest = make([]byte, 150), bytes.Repeat([]byte{control.TierUnmapped}, 150), nil
+		return m, nil
+	}
 	for i := range 150 {
 		level, tier := byte(i*255/149), byte(1)
 		switch {

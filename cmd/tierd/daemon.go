@@ -176,7 +176,7 @@ func (d *daemon) reconfigure() {
 	}
 	d.cfg = config.WithLive(d.cfg, cfg)
 	d.live.Store(d.cfg)
-	d.level.Set(d.cfg.Log.Level)
+	d.level.Set(d.cfg.Log.Level.Level())
 	d.pool.SetRelocation(reloc)
 	d.log.Info("configuration reloaded", "changed", strings.Join(changed, "; "))
 	if len(ignored) > 0 {

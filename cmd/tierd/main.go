@@ -69,7 +69,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		fmt.Fprintf(stdout, "%s is valid\n", *path)
 		return exitOK
 	}
-	level.Set(cfg.Log.Level)
+	level.Set(cfg.Log.Level.Level())
 	// Two goroutines blocked in system calls must not leave the others without a
 	// processor until the runtime notices, which can take 10 ms.
 	runtime.GOMAXPROCS(max(4, runtime.NumCPU()+2))

@@ -46,6 +46,11 @@ type exportInfo struct {
 	blocks      wire.BlockSizeInfo
 }
 
+// newExportInfo returns what holds for a server that tells nothing of block sizes.
+func newExportInfo() exportInfo {
+	return exportInfo{blocks: wire.BlockSizeInfo{MinimumBlockSize: 1, PreferredBlockSize: 4096, MaximumBlockSize: wire.MaxPayload}}
+}
+
 // haggler does the handshake on a fresh connection.
 type haggler struct {
 	conn net.Conn
@@ -138,7 +143,7 @@ func (h *haggler) open(name string) (exportInfo, error) {
 }
 
 func (h *haggler) goExport(name string) (exportInfo, error) {
-	info := exportInfo{blocks: wire.BlockSizeInfo{MinimumBlockSize: 1, PreferredBlockSize: 4096, MaximumBlockSize: wire.MaxPayload}}
+	info := newExportInfo()
 	req := wire.AppendInfoRequest(nil, name, wire.InfoDescription, wire.InfoBlockSize)
 	if err := h.send(wire.OptGo, req); err != nil {
 		return info, err
@@ -178,7 +183,7 @@ func (h *haggler) goExport(name string) (exportInfo, error) {
 
 // exportName is the old way in: no error can be told, the server hangs up.
 func (h *haggler) exportName(name string) (exportInfo, error) {
-	info := exportInfo{blocks: wire.BlockSizeInfo{MinimumBlockSize: 1, PreferredBlockSize: 4096, MaximumBlockSize: wire.MaxPayload}}
+	info := newExportInfo()
 	if err := h.send(wire.OptExportName, []byte(name)); err != nil {
 		return info, err
 	}

@@ -83,8 +83,7 @@ func (c *Client) send(wait bool) {
 		}
 		c.mu.Lock()
 		if len(c.pending) == 0 || c.err != nil {
-			c.sending = false
-			c.sent.Broadcast()
+			c.endSendLocked()
 			c.mu.Unlock()
 			return
 		}
@@ -99,9 +98,14 @@ func (c *Client) send(wait bool) {
 
 func (c *Client) endSend() {
 	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.endSendLocked()
+}
+
+// endSendLocked lets others send, and wakes those who wait for the sender.
+func (c *Client) endSendLocked() {
 	c.sending = false
 	c.sent.Broadcast()
-	c.mu.Unlock()
 }
 
 // write sends once, and with wait waits for room in the socket before. It
@@ -150,8 +154,7 @@ func (c *Client) handOver() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.err != nil {
-		c.sending = false
-		c.sent.Broadcast()
+		c.endSendLocked()
 		return
 	}
 	c.wake <- struct{}{} // has room: only the one sender gets here

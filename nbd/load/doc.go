@@ -41,7 +41,8 @@
 // that is how to check that a server which was killed in between still has every
 // answered write. After a power cut less is promised: with AfterCut a unit may
 // hold whatever the last FLUSH answered before, or FUA, vouched for, or anything
-// written later, even sectors of several of those (see durability). The file's layout is described at saveLedger.
+// written later, even sectors of several of those (see durability). The file's
+// layout is described at saveLedger.
 //
 // # Numbers
 //

@@ -15,13 +15,6 @@ var (
 	ErrReadOnly = errors.New("backing is opened read-only")
 )
 
-// IsNoSpace reports whether err says that the file system below a file is
-// full: no space, over quota, or past the largest file size. Overwrites of
-// space that is already allocated go on after such an error.
-func IsNoSpace(err error) bool {
-	return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) || errors.Is(err, syscall.EFBIG)
-}
-
 // CheckRange returns nil if [off, off+n) lies inside [0, size), and otherwise
 // an error that wraps ErrOutOfRange and names op. Stores of other packages
 // use it too, so that all of them refuse alike. n may be 0.

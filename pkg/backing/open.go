@@ -1,6 +1,7 @@
 package backing
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -31,8 +32,6 @@ func Open(ctx context.Context, o Options) (Device, error) {
 		return nil, err
 	}
 	if o.Simulate != nil {
-		f.info.Simulated = true
-		f.info.PageCacheReads = false
 		return NewSimulated(f, *o.Simulate, nil), nil
 	}
 	return f, nil
@@ -43,10 +42,7 @@ func openFile(ctx context.Context, o Options) (*file, error) {
 	if err != nil {
 		return nil, err
 	}
-	f := &file{fd: fd, gate: newGate(o.MaxBlocked)}
-	if o.MaxBlocked == 0 {
-		f.gate = newGate(DefaultMaxBlocked)
-	}
+	f := &file{fd: fd, gate: newGate(cmp.Or(o.MaxBlocked, DefaultMaxBlocked))}
 	f.info = Info{Path: o.Path, IsDevice: isDevice, Direct: o.Direct, ReadOnly: o.ReadOnly, Media: o.Media}
 
 	// From here on a failure takes back everything.

@@ -129,7 +129,7 @@ type Admin struct {
 
 // Log says what is logged.
 type Log struct {
-	Level slog.Level `yaml:"level"` // debug, info, warn or error
+	Level Level `yaml:"level"`
 }
 
 // Default paths and policies.
@@ -164,7 +164,7 @@ func Default() *Config {
 		},
 		Metrics: Metrics{Listen: "127.0.0.1:9809"},
 		Admin:   Admin{Socket: DefaultAdminSocket},
-		Log:     Log{Level: slog.LevelInfo},
+		Log:     Log{Level: Level(slog.LevelInfo)},
 	}
 }
 

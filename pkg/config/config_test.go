@@ -286,7 +286,7 @@ metrics: {listen: ""}
 	live, ignored := Reloadable(old, changed)
 	wantLive := []string{
 		"relocation.cycle: 5m -> 1m", "relocation.budget.rate: 100MiB/s -> 5MiB/s",
-		"relocation.windows[0]: none -> new", "log.level: INFO -> DEBUG",
+		"relocation.windows[0]: none -> new", "log.level: info -> debug",
 	}
 	wantIgnored := []string{
 		"volumes[0]: none -> new", "nbd.listen[0]: unix:/run/tierd/nbd.sock -> unix:/run/other.sock",

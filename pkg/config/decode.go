@@ -169,13 +169,8 @@ func (d *decoder) text(n ast.Node, path string, u encoding.TextUnmarshaler) {
 		d.faultf(n, path, "must be a single value (got %s)", kind(n))
 		return
 	}
-	err := u.UnmarshalText([]byte(s))
-	switch {
-	case err == nil:
-	case strings.HasPrefix(err.Error(), "must "):
+	if err := u.UnmarshalText([]byte(s)); err != nil {
 		d.faultf(n, path, "%s", err)
-	default: // a type of the standard library: a log level
-		d.faultf(n, path, "must be debug, info, warn or error (got %s)", units.Quote(s))
 	}
 }
 

@@ -9,14 +9,7 @@ import (
 
 // live are the settings, or the beginnings of their paths, that a running
 // daemon takes over from a changed file. WithLive copies the same ones.
-var live = []string{
-	"relocation.budget",
-	"relocation.windows",
-	"relocation.hysteresis",
-	"relocation.headroom",
-	"relocation.cycle",
-	"log.level",
-}
+var live = []string{"relocation", "log.level"}
 
 // Reloadable compares a changed file with the one in force. changed lists the
 // settings that a running daemon takes over, ignored those that differ and
@@ -40,7 +33,7 @@ func Reloadable(old, new *Config) (changed, ignored []string) {
 // daemon runs: the configuration in force after a reload.
 func WithLive(old, new *Config) *Config {
 	c := *old
-	c.Relocation = new.Relocation // all of it is live
+	c.Relocation = new.Relocation
 	c.Log.Level = new.Log.Level
 	return &c
 }

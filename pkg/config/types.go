@@ -2,6 +2,7 @@ package config
 
 import (
 	"fmt"
+	"log/slog"
 	"math/bits"
 	"net"
 	"strconv"
@@ -106,6 +107,26 @@ const (
 func (m *TLSMode) UnmarshalText(text []byte) error {
 	return oneOf(m, text, TLSOff, TLSAllow, TLSRequire)
 }
+
+// A Level is the least severity that is logged. It is a slog.Leveler.
+type Level slog.Level
+
+var levels = map[string]slog.Level{"debug": slog.LevelDebug, "info": slog.LevelInfo, "warn": slog.LevelWarn, "error": slog.LevelError}
+
+// Level implements slog.Leveler.
+func (l Level) Level() slog.Level { return slog.Level(l) }
+
+// UnmarshalText reads debug, info, warn or error.
+func (l *Level) UnmarshalText(text []byte) error {
+	level, ok := levels[strings.ToLower(string(text))]
+	if !ok {
+		return fmt.Errorf("must be debug, info, warn or error (got %s)", units.Quote(string(text)))
+	}
+	*l = Level(level)
+	return nil
+}
+
+func (l Level) String() string { return strings.ToLower(l.Level().String()) }
 
 // oneOf sets *v to the text if it is one of words.
 func oneOf[T ~string](v *T, text []byte, words ...T) error {

@@ -108,7 +108,6 @@ const (
 	BackingOK       BackingState = "ok"
 	BackingDraining BackingState = "draining"
 	BackingFailed   BackingState = "failed"
-	BackingMissing  BackingState = "missing"
 )
 
 // Backing is one file or device.
@@ -118,7 +117,7 @@ type Backing struct {
 	Path             string       `json:"path"`
 	Tier             string       `json:"tier"`
 	State            BackingState `json:"state"`
-	Error            string       `json:"error,omitempty"` // why it failed or is missing
+	Error            string       `json:"error,omitempty"` // why it failed
 	SizeBytes        int64        `json:"size_bytes"`
 	Slots            int64        `json:"slots"`
 	UsedSlots        int64        `json:"used_slots"`

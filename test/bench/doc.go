@@ -50,11 +50,11 @@
 // workload (median ratio above 1), or if the geometric mean of the ratios to
 // nbdkit is below 1.
 //
-// # The other half of make bench
+// # What parts cost
 //
 // What a part of the hit path costs by itself is measured by Go benchmarks beside
 // it: nbd (loopback round trips), tiering (a write and a read of a volume),
 // tiering/registry (enter and leave), tiering/extentmap (load, store), tiering/stagedlog
 // (append), tiering/heat (an access), tiering/plan (a plan of a large pool) and
-// pkg/backing (calls on a file). scripts/bench runs both.
+// pkg/backing (calls on a file). `make microbench` runs them.
 package main

@@ -36,6 +36,9 @@ func TestFullPoolRefusesNewExtentsAndServesTheRest(t *testing.T) {
 	if end != st.CapacityBytes || st.FreeBytes != 0 {
 		t.Errorf("full after %d bytes with a capacity of %d, %d are free", end, st.CapacityBytes, st.FreeBytes)
 	}
+	if len(st.Warnings) != 1 || !strings.Contains(st.Warnings[0], "100.0% full") {
+		t.Errorf("warnings of a full pool: %q", st.Warnings)
+	}
 	// Reads and overwrites go on, and zeroes need no slot.
 	c.check(0, int(end), 1)
 	c.write(mib, 4*mib, 2)

@@ -1,8 +1,10 @@
 package extentmap
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"maps"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -158,6 +160,62 @@ func TestDamagedChunk(t *testing.T) {
 		t.Errorf("Commit = %v, want ErrMetadataFailed, ErrCorrupt", err)
 	}
 	wantFailed(t, d, last)
+}
+
+// TestLostSectors takes the later sectors of each page away in turn: zeroes must
+// not pass for a part of the map without extents. Only a page that is free may be
+// lost unnoticed.
+func TestLostSectors(t *testing.T) {
+	path := mustCreate(t)
+	d := mustOpen(t, path, Options{Slack: -1})
+	for round := range 3 { // leaves free pages behind
+		var c Changes
+		for i := range 400 {
+			c.Map = append(c.Map, change(1, i*256, 1, i+round))
+		}
+		mustCommit(t, d, &c)
+	}
+	want := loadAll(t, d, 1)
+	d.Close()
+	good, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	refused := 0
+	for page := 2; page < len(good)/4096; page++ { // the two roots have checksums
+		for _, from := range []int{0, 64, 512, 2048} {
+			bad := bytes.Clone(good)
+			clear(bad[page*4096+from : page*4096+4096])
+			p := filepath.Join(t.TempDir(), "bad.db")
+			if err := os.WriteFile(p, bad, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			d, err := Open(p, Options{Slack: -1})
+			if err != nil {
+				refused++
+				if !errors.Is(err, ErrCorrupt) {
+					t.Errorf("page %d from %d: Open = %v, want ErrCorrupt", page, from, err)
+				}
+				continue
+			}
+			got := make(map[extent.Key]extent.Location)
+			err = d.LoadMap(1, func(first extent.Index, locs []extent.Location) error {
+				for i, l := range locs {
+					if !l.IsZero() {
+						got[extent.Key{Volume: 1, Index: first + extent.Index(i)}] = l
+					}
+				}
+				return nil
+			})
+			if err == nil && !maps.Equal(got, want) {
+				t.Errorf("page %d from %d: opened with %d extents, want %d", page, from, len(got), len(want))
+			}
+			d.Close()
+		}
+	}
+	if refused == 0 {
+		t.Error("nothing was refused")
+	}
 }
 
 // TestFullFileSystem fills the file system that holds the metadata: commits of

@@ -58,6 +58,9 @@ func (d *DB) openBolt() (err error) {
 		if err := d.checkLength(); err != nil {
 			return err
 		}
+		if err := d.checkTree(); err != nil {
+			return err
+		}
 		return d.bolt.View(d.records.load)
 	})
 	if err == nil {
@@ -116,6 +119,28 @@ func (d *DB) checkLength() error {
 	}
 	if used := d.used(); info.Size() < used {
 		return fmt.Errorf("%w: it has %d of %d bytes", ErrCorrupt, info.Size(), used)
+	}
+	return nil
+}
+
+// checkTree refuses a file with a damaged page. bbolt takes one of zeroes, which
+// is how file systems lose blocks, for an empty part of the tree: its extents would
+// read as never written, and their slots be zeroed. It costs one more reading of
+// a file that is about to be read as a whole.
+func (d *DB) checkTree() error {
+	info, err := d.file.Stat()
+	if err != nil {
+		return err
+	}
+	first := ""
+	problems := checkPages(d.file, info.Size(), func(format string, args ...any) bool {
+		if first == "" {
+			first = fmt.Sprintf(format, args...)
+		}
+		return true
+	})
+	if problems > 0 {
+		return fmt.Errorf("%w: %s (of %d problems, see pool check)", ErrCorrupt, first, problems)
 	}
 	return nil
 }

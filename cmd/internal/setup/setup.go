@@ -92,8 +92,8 @@ func Relocation(c *config.Config) (tiering.RelocationOptions, error) {
 	r := c.Relocation
 	o := tiering.RelocationOptions{
 		Cycle:      time.Duration(r.Cycle),
-		Hysteresis: float64(r.Hysteresis) / 100,
-		Headroom:   float64(r.Headroom) / 100,
+		Hysteresis: r.Hysteresis.Fraction(),
+		Headroom:   r.Headroom.Fraction(),
 		Limits:     schedule.Limits{Rate: int64(r.Budget.Rate), PerCycle: int64(r.Budget.PerCycle), PerDay: int64(r.Budget.PerDay)},
 		Calendar:   schedule.Calendar{Location: time.Local},
 	}
