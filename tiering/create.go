@@ -110,11 +110,11 @@ func (c *creation) result() Created {
 func (c *creation) plan() error {
 	size, err := extent.NewSize(c.o.ExtentSize)
 	if err != nil {
-		return fmt.Errorf("%w: %w", err, ErrInvalid)
+		return invalid("%w", err)
 	}
 	c.size = size
 	if len(c.o.Tiers) == 0 {
-		return fmt.Errorf("a pool needs at least one tier: %w", ErrInvalid)
+		return invalid("a pool needs at least one tier")
 	}
 	now := c.o.Clock.Now().UTC().Truncate(time.Second)
 	c.state.Pool = extentmap.PoolRecord{
@@ -125,10 +125,10 @@ func (c *creation) plan() error {
 	var names []string
 	for i, t := range c.o.Tiers {
 		if slices.Contains(names, t.Name) {
-			return fmt.Errorf("tier %s: the name is taken: %w", t.Name, ErrInvalid)
+			return invalid("tier %s: the name is taken", t.Name)
 		}
 		if len(t.Backings) == 0 {
-			return fmt.Errorf("tier %s has no backing: %w", t.Name, ErrInvalid)
+			return invalid("tier %s has no backing", t.Name)
 		}
 		names = append(names, t.Name)
 		c.state.Tiers = append(c.state.Tiers, extentmap.TierRecord{ID: extent.TierID(i), Name: t.Name, Media: string(t.Media)})
@@ -143,7 +143,7 @@ func (c *creation) plan() error {
 		}
 	}
 	if c.state.Pool.NextBacking > extent.MaxBackingID {
-		return fmt.Errorf("%d backings are more than %d: %w", len(c.specs), extent.MaxBackingID, ErrInvalid)
+		return invalid("%d backings are more than %d", len(c.specs), extent.MaxBackingID)
 	}
 	for _, v := range c.o.Volumes {
 		r, err := newVolumeRecord(&c.state, v, now, names)
@@ -289,6 +289,9 @@ func (c *creation) write(ctx context.Context) error {
 	logPath := stagedLogPath(c.o.Metadata)
 	if err := os.Remove(logPath); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("remove old staged log: %w", err)
+	}
+	if err := os.Remove(budgetPath(c.o.Metadata)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("remove old budget: %w", err)
 	}
 	if err := os.Remove(heatPath(c.o.Metadata)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("remove old heat: %w", err)

@@ -51,6 +51,23 @@ type coded struct {
 func (e *coded) Error() string { return e.text }
 func (e *coded) Unwrap() error { return e.errno }
 
+// classed is an error with a class that one can test for and that its text, which
+// an operator reads, need not repeat.
+type classed struct {
+	error
+	class error
+}
+
+func (e *classed) Unwrap() []error { return []error{e.error, e.class} }
+
 func refuse(format string, args ...any) error {
-	return fmt.Errorf("%s: %w", fmt.Sprintf(format, args...), ErrRefused)
+	return &classed{fmt.Errorf(format, args...), ErrRefused}
+}
+
+func invalid(format string, args ...any) error {
+	return &classed{fmt.Errorf(format, args...), ErrInvalid}
+}
+
+func busy(format string, args ...any) error {
+	return &classed{fmt.Errorf(format, args...), ErrBusy}
 }

@@ -294,6 +294,9 @@ func (m *monitor) load(now time.Time) {
 
 // save writes what changed since the last time.
 func (m *monitor) save(now time.Time) error {
+	if err := m.saveBudget(); err != nil {
+		return err
+	}
 	f, err := os.OpenFile(m.path, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return fmt.Errorf("open heat file: %w", err)
@@ -323,7 +326,7 @@ func (p *Pool) RunCycle(ctx context.Context, wait bool) (plan.Plan, error) {
 	pl, paused := p.monitor.last, p.monitor.paused
 	p.monitor.mu.Unlock()
 	if paused {
-		return pl, fmt.Errorf("relocation is paused: %w", ErrBusy)
+		return pl, busy("relocation is paused")
 	}
 	if wait {
 		return pl, p.reloc.waitIdle(ctx)

@@ -22,7 +22,6 @@ type mover struct {
 	credit int64 // bytes taken from the budget and not written yet
 	cycle  int64 // in which they were taken
 	sums   []uint32
-	err    error
 
 	// Of the move under way.
 	v     *Volume
@@ -41,23 +40,22 @@ func (w *mover) run(ctx context.Context, m plan.Move) MoveEvent {
 		w.credit, w.cycle = 0, c // what a cycle has not used is not carried over
 	}
 	w.bytes, w.dirty, w.to, w.mv = 0, 0, extent.Location{}, nil
-	w.err = w.move(ctx, m)
-	ev := MoveEvent{Move: m, Outcome: MoveDone, Bytes: w.bytes, Took: time.Since(start)}
+	err := w.move(ctx, m)
+	ev := MoveEvent{Move: m, Outcome: MoveDone, Err: err, Bytes: w.bytes, Took: time.Since(start)}
 	var why errAbandon
 	var spent schedule.ErrBudgetSpent
 	switch {
-	case w.err == nil:
-	case errors.As(w.err, &why) && w.bytes == 0:
+	case err == nil:
+	case errors.As(err, &why) && w.bytes == 0:
 		ev.Outcome, ev.Why = MoveSkipped, string(why)
-	case errors.As(w.err, &why):
+	case errors.As(err, &why):
 		ev.Outcome, ev.Why = MoveAbandoned, string(why)
-	case errors.As(w.err, &spent):
+	case errors.As(err, &spent):
 		ev.Outcome, ev.Why = MoveSkipped, "budget"
 	case ctx.Err() != nil:
 		ev.Outcome, ev.Why = MoveAbandoned, "stopped"
 	default:
 		ev.Outcome, ev.Why = MoveFailed, "error"
-		w.r.pool.log.Warn("move failed", "extent", m.Key, "error", w.err)
 	}
 	return ev
 }

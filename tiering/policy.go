@@ -1,8 +1,6 @@
 package tiering
 
 import (
-	"fmt"
-
 	"tierd/tiering/extent"
 	"tierd/tiering/plan"
 )
@@ -31,7 +29,7 @@ func parsePolicy(name string, tiers []string) (Policy, error) {
 			return Policy{name, plan.Want{Kind: plan.WantTier, Tier: extent.TierID(i)}}, nil
 		}
 	}
-	return Policy{}, fmt.Errorf("policy %q: must be auto, highest, lowest or the name of a tier: %w", name, ErrInvalid)
+	return Policy{}, invalid("policy %q: must be auto, highest, lowest or the name of a tier", name)
 }
 
 // order calls try for the tiers in which a new extent may be placed, best first,

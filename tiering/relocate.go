@@ -47,6 +47,7 @@ type MoveEvent struct {
 	Move    plan.Move
 	Outcome Outcome
 	Why     string        // for all outcomes but done
+	Err     error         // likewise
 	Bytes   int64         // written to the target, copies of changed pieces included
 	Took    time.Duration // from admission to the switch
 }
@@ -149,7 +150,7 @@ func (r *relocator) work(ctx context.Context) {
 		ev := w.run(ctx, m)
 		r.ended(ev)
 		var spent schedule.ErrBudgetSpent
-		if errors.As(w.err, &spent) {
+		if errors.As(ev.Err, &spent) {
 			r.offer(nil) // nothing of this plan can be paid for any more
 		}
 	}
@@ -182,7 +183,7 @@ func (r *relocator) ended(ev MoveEvent) {
 		level = r.pool.log.Warn
 	}
 	level("move ended", "extent", ev.Move.Key, "from", ev.Move.From, "to", ev.Move.To, "kind", ev.Move.Kind,
-		"reason", ev.Move.Reason, "outcome", ev.Outcome, "why", ev.Why, "bytes", ev.Bytes, "took", ev.Took)
+		"reason", ev.Move.Reason, "outcome", ev.Outcome, "why", ev.Why, "error", ev.Err, "bytes", ev.Bytes, "took", ev.Took)
 }
 
 // waitIdle returns when the queue is empty and no move is under way.
@@ -230,7 +231,7 @@ func (p *Pool) MoveExtent(ctx context.Context, volume string, off int64, to int)
 	i := p.size.Index(off)
 	e := v.table.Load(i)
 	if !e.Mapped() {
-		return false, fmt.Errorf("extent %d of volume %s is unmapped: %w", i, volume, ErrInvalid)
+		return false, invalid("extent %d of volume %s is unmapped", i, volume)
 	}
 	m := plan.Move{
 		Key: extent.Key{Volume: v.id, Index: i}, From: p.member(e.Location()).tier, To: extent.TierID(to),
@@ -243,13 +244,13 @@ func (p *Pool) MoveExtent(ctx context.Context, volume string, off int64, to int)
 		m.Kind = plan.Demotion
 	}
 	if !p.reloc.claim(m.Key) {
-		return false, fmt.Errorf("extent %d of volume %s is being moved: %w", i, volume, ErrBusy)
+		return false, busy("extent %d of volume %s is being moved", i, volume)
 	}
 	w := &mover{r: p.reloc, buf: make([]byte, pieceSize)}
 	ev := w.run(ctx, m)
 	p.reloc.ended(ev)
 	if ev.Outcome != MoveDone {
-		return false, fmt.Errorf("move extent %d of volume %s: %s: %w", i, volume, ev.Outcome, w.err)
+		return false, fmt.Errorf("move extent %d of volume %s: %s: %w", i, volume, ev.Outcome, ev.Err)
 	}
 	return true, v.Flush(ctx)
 }

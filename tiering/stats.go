@@ -31,6 +31,14 @@ type opStats struct {
 	errors  atomic.Uint64
 }
 
+// done counts one request without payload.
+func (s *opStats) done(took time.Duration, err error) {
+	s.latency.Observe(took)
+	if err != nil {
+		s.errors.Add(1)
+	}
+}
+
 // ioStats counts the requests of a volume, a tier or a backing.
 type ioStats struct {
 	ops [opCount]opStats

@@ -29,15 +29,15 @@ const (
 func checkVolumeName(name string) error {
 	switch {
 	case name == "":
-		return fmt.Errorf("volume name is empty: %w", ErrInvalid)
+		return invalid("volume name is empty")
 	case len(name) > maxVolumeName:
-		return fmt.Errorf("volume name of %d bytes: at most %d are allowed: %w", len(name), maxVolumeName, ErrInvalid)
+		return invalid("volume name of %d bytes: at most %d are allowed", len(name), maxVolumeName)
 	case !utf8.ValidString(name):
-		return fmt.Errorf("volume name %q is not valid UTF-8: %w", name, ErrInvalid)
+		return invalid("volume name %q is not valid UTF-8", name)
 	case strings.ContainsRune(name, '/'):
-		return fmt.Errorf("volume name %q has a slash: %w", name, ErrInvalid)
+		return invalid("volume name %q has a slash", name)
 	case strings.ContainsFunc(name, func(r rune) bool { return unicode.IsControl(r) }):
-		return fmt.Errorf("volume name %q has a control character: %w", name, ErrInvalid)
+		return invalid("volume name %q has a control character", name)
 	}
 	return nil
 }
@@ -45,7 +45,7 @@ func checkVolumeName(name string) error {
 func checkVolumeSize(bytes int64) error {
 	const most = 1 << 62
 	if bytes <= 0 || bytes%volumeGrain != 0 || bytes > most {
-		return fmt.Errorf("volume size %d: must be a positive multiple of %d bytes: %w", bytes, volumeGrain, ErrInvalid)
+		return invalid("volume size %d: must be a positive multiple of %d bytes", bytes, volumeGrain)
 	}
 	return nil
 }
@@ -194,7 +194,7 @@ func (p *Pool) GrowVolume(ctx context.Context, name string, bytes int64, dryRun 
 			return err
 		}
 		if bytes < r.Size {
-			return fmt.Errorf("volume %s has %d bytes and cannot shrink to %d: %w", name, r.Size, bytes, ErrInvalid)
+			return invalid("volume %s has %d bytes and cannot shrink to %d", name, r.Size, bytes)
 		}
 		r.Size = bytes
 		if dryRun {
@@ -265,7 +265,7 @@ func (p *Pool) DeleteVolume(ctx context.Context, name string, force, dryRun bool
 	var doomed *Volume
 	err := p.change(ctx, name, dryRun, func(v *Volume, r *extentmap.Volume) error {
 		if n := v.opens.Load(); n > 0 && !force {
-			return fmt.Errorf("volume %s has %d connections: %w", name, n, ErrBusy)
+			return busy("volume %s has %d connections", name, n)
 		}
 		r.State = extentmap.VolumeDeleting
 		return nil

@@ -136,7 +136,7 @@ func TestCommandLinesThatMakeNoSense(t *testing.T) {
 		{2, "tierctl: the volume's name must not contain a slash (got ...)", []string{"volume", "create", "a/b", "1MiB"}},
 		{2, "tierctl: the volume's name must be at most 255 bytes long (got 5000)", []string{"volume", "create", strings.Repeat("x", 5000), "1MiB"}},
 		{2, "tierctl: SIZE must be above 0 (got ...)", []string{"volume", "create", "a", "0"}},
-		{2, "tierctl: volume a: volume size 5000: must be a positive multiple of 4096 bytes: invalid", []string{"volume", "create", "a", "5000"}},
+		{2, "tierctl: volume a: volume size 5000: must be a positive multiple of 4096 bytes", []string{"volume", "create", "a", "5000"}},
 		{2, "tierctl: the volume's new name must not contain a slash (got ...)", []string{"volume", "rename", "home", "/"}},
 		{2, "tierctl: volume create: takes NAME SIZE (got 1 of them)", []string{"volume", "create", "a"}},
 		{2, `tierctl: volume: unknown verb "creat"; did you mean create?`, []string{"volume", "creat"}},
@@ -184,10 +184,10 @@ func TestDaemonRefusesWhatItFindsOnDisk(t *testing.T) {
 			for _, f := range []string{"pool.db", "pool.db.log", "ssd0.img", "sata0.img"} {
 				_ = os.Remove(s.path(f))
 			}
-		}, "tierd: open pool: there is no pool at S/pool.db; pool create makes one: refused"},
+		}, "tierd: open pool: there is no pool at S/pool.db; pool create makes one"},
 		{"backing missing", func(s *site) {
 			_ = os.Remove(s.path("sata0.img"))
-		}, "tierd: open pool: backing S/sata0.img of tier sata is missing (id 2, ...): refused"},
+		}, "tierd: open pool: backing S/sata0.img of tier sata is missing (id 2, ...)"},
 		{"backing cut off", func(s *site) {
 			if err := os.Truncate(s.path("sata0.img"), 40*mib); err != nil {
 				s.t.Fatal(err)
@@ -200,10 +200,10 @@ func TestDaemonRefusesWhatItFindsOnDisk(t *testing.T) {
 				s.t.Fatal(err)
 			}
 			swap(s, s.path("sata0.img"), data)
-		}, "tierd: open pool: backing S/sata0.img belongs to pool ..., not to ...: refused"},
+		}, "tierd: open pool: backing S/sata0.img belongs to pool ..., not to ..."},
 		{"backing overwritten", func(s *site) {
 			swap(s, s.path("sata0.img"), make([]byte, 64*mib))
-		}, "tierd: open pool: backing S/sata0.img of tier sata is missing (id 2, ...): refused"},
+		}, "tierd: open pool: backing S/sata0.img of tier sata is missing (id 2, ...)"},
 		{"two copies of a backing", func(s *site) {
 			data, err := os.ReadFile(s.path("ssd0.img"))
 			if err != nil {
@@ -211,7 +211,7 @@ func TestDaemonRefusesWhatItFindsOnDisk(t *testing.T) {
 			}
 			swap(s, s.path("copy.img"), data)
 			s.edit("      - {path: "+s.path("sata0.img"), "      - {path: "+s.path("copy.img")+"}\n      - {path: "+s.path("sata0.img"))
-		}, "tierd: open pool: backings S/ssd0.img and S/copy.img are copies of each other (id 1); take one away: refused"},
+		}, "tierd: open pool: backings S/ssd0.img and S/copy.img are copies of each other (id 1); take one away"},
 		{"old copy of the metadata", func(s *site) {
 			data, err := os.ReadFile(s.path("pool.db"))
 			if err != nil {
@@ -219,7 +219,7 @@ func TestDaemonRefusesWhatItFindsOnDisk(t *testing.T) {
 			}
 			s.start().stop()
 			swap(s, s.path("pool.db"), data)
-		}, "tierd: open pool: metadata S/pool.db is older than backing S/ssd0.img (incarnation 1 against 2): it was restored from a copy: refused"},
+		}, "tierd: open pool: metadata S/pool.db is older than backing S/ssd0.img (incarnation 1 against 2): it was restored from a copy"},
 		{"old copy of a backing", func(s *site) {
 			data, err := os.ReadFile(s.path("ssd0.img"))
 			if err != nil {
@@ -227,7 +227,7 @@ func TestDaemonRefusesWhatItFindsOnDisk(t *testing.T) {
 			}
 			s.start().stop()
 			swap(s, s.path("ssd0.img"), data)
-		}, "tierd: open pool: backing S/ssd0.img is an old copy (incarnation 1, the pool knows 2): refused"},
+		}, "tierd: open pool: backing S/ssd0.img is an old copy (incarnation 1, the pool knows 2)"},
 		{"metadata is text", func(s *site) {
 			swap(s, s.path("pool.db"), []byte(strings.Repeat("not a database\n", 5000)))
 		}, "tierd: open pool: ...metadata S/pool.db: ...not..."},

@@ -36,20 +36,20 @@ func TestPoolCreateRefusesWhatIsThere(t *testing.T) {
 			for _, f := range []string{"pool.db", "pool.db.log", "ssd0.img"} {
 				_ = os.Remove(s.path(f))
 			}
-		}, " belongs to pool ...; use --force S to overwrite it: refused"},
+		}, " belongs to pool ...; use --force S to overwrite it"},
 		{"ext4", func(s *site) {
 			need(s.t, "mkfs.ext4")
 			writeAt(s, nil, 0)
 			tool(s.t, "mkfs.ext4", "-q", "-F", s.path("sata0.img"))
-		}, " carries ...ext...; use --force S to overwrite it: refused"},
-		{"a GPT", func(s *site) { writeAt(s, []byte("EFI PART\x00\x00\x01\x00"), 512) }, " carries ...; use --force S to overwrite it: refused"},
+		}, " carries ...ext...; use --force S to overwrite it"},
+		{"a GPT", func(s *site) { writeAt(s, []byte("EFI PART\x00\x00\x01\x00"), 512) }, " carries ...; use --force S to overwrite it"},
 		{"an MBR", func(s *site) {
 			sector := make([]byte, 512)
 			copy(sector[446:], "\x80\x01\x01\x00\x83\xfe\xff\xff\x3f\x00\x00\x00\x00\x00\x01\x00")
 			sector[510], sector[511] = 0x55, 0xaa
 			writeAt(s, sector, 0)
-		}, " carries ...; use --force S to overwrite it: refused"},
-		{"data of an unknown kind", func(s *site) { writeAt(s, []byte("my diary"), 300<<10) }, " holds data of an unknown kind; use --force S to overwrite it: refused"},
+		}, " carries ...; use --force S to overwrite it"},
+		{"data of an unknown kind", func(s *site) { writeAt(s, []byte("my diary"), 300<<10) }, " holds data of an unknown kind; use --force S to overwrite it"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
@@ -80,8 +80,8 @@ func TestPoolCreateRefusesWhatIsThere(t *testing.T) {
 		t.Parallel()
 		s := newPool(t, plain)
 		before := s.snapshot()
-		s.ctlFails(1, "tierctl: create pool: metadata "+s.path("pool.db")+": a pool exists there already: refused", "pool", "create")
-		s.ctlFails(1, "tierctl: create pool: metadata "+s.path("pool.db")+": a pool exists there already: refused", "pool", "create",
+		s.ctlFails(1, "tierctl: create pool: metadata "+s.path("pool.db")+": a pool exists there already", "pool", "create")
+		s.ctlFails(1, "tierctl: create pool: metadata "+s.path("pool.db")+": a pool exists there already", "pool", "create",
 			"--force", s.path("ssd0.img"), "--force", s.path("sata0.img"))
 		s.unchanged(before)
 		s.start().stop()
@@ -208,6 +208,6 @@ func TestPoolCreateOverLeftovers(t *testing.T) {
 		if _, err := os.Stat(s.path("pool.db")); err != nil {
 			t.Skip("a creation that fails leaves nothing")
 		}
-		checkRefusal(t, "tierd", s.refused(), 1, "tierd: open pool: the creation of the pool in "+s.path("pool.db")+" was not finished; run pool create again: refused")
+		checkRefusal(t, "tierd", s.refused(), 1, "tierd: open pool: the creation of the pool in "+s.path("pool.db")+" was not finished; run pool create again")
 	})
 }

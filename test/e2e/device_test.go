@@ -100,7 +100,7 @@ func TestBlockDevicesAsBackings(t *testing.T) {
 			s.healed()
 			d.stop()
 			s.checkPool(true)
-			other.ctlFails(1, "tierctl: create pool: backing "+top+" belongs to pool ...; use --force "+top+" to overwrite it: refused", "pool", "create")
+			other.ctlFails(1, "tierctl: create pool: backing "+top+" belongs to pool ...; use --force "+top+" to overwrite it", "pool", "create")
 			d = s.start()
 			s.verify("home", state)
 			d.stop()

@@ -1,0 +1,156 @@
+package tiering
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+
+	"tierd/pkg/backing"
+	"tierd/tiering/extent"
+	"tierd/tiering/extentmap"
+	"tierd/tiering/ondisk"
+)
+
+// findMembers opens the configured backings and those the metadata remembers, and
+// tells them apart by their superblocks. Every member that serves must be there,
+// once, and neither older nor newer than the metadata.
+func (op *opening) findMembers(ctx context.Context) error {
+	specs := op.o.Backings
+	known := make(map[string]bool)
+	for _, s := range specs {
+		known[s.Path] = true
+	}
+	for _, m := range op.state.Members {
+		if !known[m.Path] && m.State != extentmap.MemberForgotten {
+			specs = append(specs[:len(specs):len(specs)], BackingSpec{Path: m.Path, Media: op.mediaOf(m.Tier)})
+		}
+	}
+	missing := make(map[string]error)
+	for _, spec := range specs {
+		if err := op.tryCandidate(ctx, spec); err != nil {
+			if !errors.Is(err, fs.ErrNotExist) {
+				return err
+			}
+			missing[spec.Path] = err
+		}
+	}
+	for _, m := range op.state.Members {
+		if m.State == extentmap.MemberForgotten {
+			continue
+		}
+		c := op.found[m.ID]
+		if c == nil {
+			return refuse("backing %s of tier %s is missing (id %d, %s)", m.Path, op.tierName(m.Tier), m.ID, m.UUID)
+		}
+		if err := op.checkMember(ctx, m, c); err != nil {
+			return err
+		}
+		delete(missing, c.spec.Path)
+		if c.spec.Path != m.Path {
+			op.warn = append(op.warn, fmt.Sprintf("backing %d was at %s and is at %s now", m.ID, m.Path, c.spec.Path))
+		}
+	}
+	op.hearFailures()
+	for path := range missing {
+		op.warn = append(op.warn, fmt.Sprintf("backing %s is configured, but does not exist and is not part of the pool", path))
+	}
+	return nil
+}
+
+// hearFailures looks for failures that the superblocks of others tell of and that
+// the metadata could not take any more.
+func (op *opening) hearFailures() {
+	op.told = make(map[extent.BackingID]string)
+	for i := range op.state.Members {
+		m := &op.state.Members[i]
+		if op.found[m.ID] == nil || m.State == extentmap.MemberFailed {
+			continue
+		}
+		for _, c := range op.found {
+			// Those of earlier incarnations may tell of what has been cleared since.
+			if c.sb.Incarnation != op.state.Pool.Incarnation {
+				continue
+			}
+			for _, r := range c.sb.Members {
+				if r.ID == m.ID && r.State == ondisk.MemberFailed {
+					m.State, m.Error = extentmap.MemberFailed, "it had failed by the superblock of "+c.spec.Path
+					op.told[m.ID] = m.Error
+				}
+			}
+		}
+	}
+}
+
+func (op *opening) tierName(id extent.TierID) string {
+	for _, t := range op.state.Tiers {
+		if t.ID == id {
+			return t.Name
+		}
+	}
+	return fmt.Sprint(id)
+}
+
+func (op *opening) mediaOf(id extent.TierID) backing.Media {
+	for _, t := range op.state.Tiers {
+		if t.ID == id {
+			return backing.Media(t.Media)
+		}
+	}
+	return ""
+}
+
+// tryCandidate opens one backing. A backing of another pool is refused; one that
+// belongs to none is only mentioned.
+func (op *opening) tryCandidate(ctx context.Context, spec BackingSpec) error {
+	st, err := op.o.OpenStore(ctx, spec, false, false)
+	if err != nil {
+		return fmt.Errorf("open backing %s: %w", spec.Path, err)
+	}
+	keep := false
+	defer func() {
+		if !keep {
+			_ = st.Close()
+		}
+	}()
+	sb, err := ondisk.ReadSuperblock(ctx, st)
+	if errors.Is(err, ondisk.ErrNoSuperblock) {
+		op.warn = append(op.warn, fmt.Sprintf("backing %s is configured, but carries no superblock and is not part of the pool", spec.Path))
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("backing %s: %w", spec.Path, err)
+	}
+	if sb.PoolID != op.state.Pool.ID {
+		return refuse("backing %s belongs to pool %s, not to %s", spec.Path, sb.PoolID, op.state.Pool.ID)
+	}
+	if other := op.found[sb.Backing]; other != nil {
+		return refuse("backings %s and %s are copies of each other (id %d); take one away", other.spec.Path, spec.Path, sb.Backing)
+	}
+	keep = true
+	op.found[sb.Backing] = &candidate{spec: spec, store: st, sb: sb}
+	return nil
+}
+
+// checkMember compares a backing with what the metadata says of it.
+func (op *opening) checkMember(ctx context.Context, m extentmap.Member, c *candidate) error {
+	pr := op.state.Pool
+	switch {
+	case c.sb.BackingUUID != m.UUID:
+		return refuse("backing %s has the id of another one (%s instead of %s)", c.spec.Path, c.sb.BackingUUID, m.UUID)
+	case c.store.Size() < c.sb.Layout.Size:
+		return refuse("backing %s has %d bytes, and %d by its superblock: it was cut off", c.spec.Path, c.store.Size(), c.sb.Layout.Size)
+	case c.sb.Incarnation < m.Incarnation:
+		return refuse("backing %s is an old copy (incarnation %d, the pool knows %d)", c.spec.Path, c.sb.Incarnation, m.Incarnation)
+	case c.sb.Incarnation > pr.Incarnation:
+		return refuse("metadata %s is older than backing %s (incarnation %d against %d): it was restored from a copy", op.o.Metadata, c.spec.Path, pr.Incarnation, c.sb.Incarnation)
+	}
+	stamp, err := ondisk.NewStamps(c.store, pr.ID, m.UUID, c.sb.Layout).Read(ctx)
+	if err != nil {
+		return fmt.Errorf("backing %s: read stamp: %w", c.spec.Path, err)
+	}
+	if stamp.Commit > pr.Commit {
+		return refuse("metadata %s is older than backing %s (commit %d against %d): it was restored from a copy", op.o.Metadata, c.spec.Path, pr.Commit, stamp.Commit)
+	}
+	return nil
+}
