@@ -165,6 +165,17 @@ func (v *Volume) unmap(ctx context.Context, first, last extent.Index) (staged bo
 	return staged, nil
 }
 
+// quiesce waits for the changes that began before the volume was gone. One of them
+// may wait for a slot to be cleaned, and map an extent at last. Later ones change
+// nothing.
+func (v *Volume) quiesce(ctx context.Context) error {
+	var t registry.Ticket
+	v.pool.reg.Enter(&t, registry.Exclusive, v.id, 0, v.size.Load(), v.table)
+	err := t.Wait(ctx)
+	v.pool.reg.Leave(&t, 0, 0)
+	return err
+}
+
 // dropExtents unmaps the extents [first, last) of a volume being deleted and waits
 // for the commit.
 func (v *Volume) dropExtents(ctx context.Context, first, last extent.Index) error {

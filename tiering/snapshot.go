@@ -81,7 +81,7 @@ type VolumeInfo struct {
 
 // Info returns the pool at a glance.
 func (p *Pool) Info() PoolInfo {
-	r := p.db.State().Pool
+	r := p.db.Pool()
 	info := PoolInfo{
 		ID: p.id, FormatVersion: r.FormatVersion, ExtentSize: p.size.Bytes(), Incarnation: p.incarnation, Continuity: r.Continuity,
 		Commit: p.commit.Load(), Started: p.started, MetadataError: p.db.Err(), LogFill: p.staged.log.Fill(),
@@ -109,7 +109,7 @@ func (h *healer) progress() float64 {
 
 // Continuity returns the id that changes whenever answered data may have been
 // lost.
-func (p *Pool) Continuity() uuid.UUID { return p.db.State().Pool.Continuity }
+func (p *Pool) Continuity() uuid.UUID { return p.db.Pool().Continuity }
 
 // Tiers returns the tiers, fastest first.
 func (p *Pool) Tiers() []TierInfo {

@@ -288,12 +288,22 @@ func (p *Pool) DeleteVolume(ctx context.Context, name string, force, dryRun bool
 // forgets the volume at the end.
 func (p *Pool) reclaim(v *Volume) {
 	ctx := p.ctx
-	n := v.table.Len()
-	for first := extent.Index(0); first < n; first += deleteSlice {
+	if v.quiesce(ctx) != nil {
+		return // goes on at the next open
+	}
+	// Only where something was ever mapped: most of a thin volume is not there.
+	var starts []extent.Index
+	v.table.Range(func(i extent.Index, e extent.Entry) bool {
+		if k := len(starts); (e.Mapped() || e.Staged()) && (k == 0 || i >= starts[k-1]+deleteSlice) {
+			starts = append(starts, i)
+		}
+		return true
+	})
+	for _, first := range starts {
 		if ctx.Err() != nil {
 			return // goes on at the next open
 		}
-		last := min(first+deleteSlice, n)
+		last := min(first+deleteSlice, v.table.Len())
 		if err := v.dropExtents(ctx, first, last); err != nil {
 			if ctx.Err() == nil {
 				p.log.Error("space of a deleted volume is not given back before the next start", "volume", v.Name(), "error", err)

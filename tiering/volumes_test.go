@@ -1,11 +1,14 @@
 package tiering_test
 
 import (
+	"bytes"
 	"errors"
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
+	"tierd/pkg/backing/faultstore"
 	"tierd/test/model"
 	"tierd/tiering"
 	"tierd/tiering/extentmap"
@@ -228,6 +231,39 @@ func TestVolumeTablesEqual(t *testing.T) {
 	check("rename", e.Pool.RenameVolume(ctx, "v0", "w", false), "w v1 n")
 	check("delete", e.Pool.DeleteVolume(ctx, "n", false, false), "w v1")
 	check("grow", e.Pool.GrowVolume(ctx, "w", 9*ext, false), "w v1")
+	e.settle()
+	e.Close()
+	e.Check()
+}
+
+// TestDeleteDuringWrite: a volume is deleted while a write of it waits for a slot
+// to be cleaned. The write has an outcome, and nothing is left of it.
+func TestDeleteDuringWrite(t *testing.T) {
+	e := newEnv(t, model.Config{Slots: [][]int{{4}}}, nil)
+	e.awaitClean(0)
+	e.write("v0", 0, 4*ext, 5)
+	e.flush("v0")
+	hold := make(chan struct{})
+	e.stores[path(0, 0)].Inject(faultstore.Fault{Ops: faultstore.Zero, Wait: hold})
+	e.trim("v0", 0, ext)
+	e.flush("v0") // now a slot is on its way, and held up
+	v1 := e.volume("v1")
+	m := v1.BeginWrite(0, ext) // in line
+	done := make(chan error)
+	go func() { done <- m.Run(ctx, bytes.Repeat([]byte{8}, ext), false) }()
+	eventually(t, "the cleaner is at work", func() bool { return e.Pool.Tiers()[0].Slots.Cleaning > 0 })
+	// Time for the write to get as far as it can, and for the deletion to overtake it
+	// if it does: a slow machine makes the test weaker, not wrong.
+	time.Sleep(50 * time.Millisecond)
+	if err := e.Pool.DeleteVolume(ctx, "v1", true, false); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(50 * time.Millisecond)
+	close(hold)
+	if err := <-done; err != nil {
+		wantErr(t, "write", err, tiering.ErrClosed)
+	}
+	eventually(t, "the space of the volume is given back", func() bool { return e.Pool.Tiers()[0].Slots.Used == 3 })
 	e.settle()
 	e.Close()
 	e.Check()

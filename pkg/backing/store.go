@@ -63,6 +63,15 @@ type Store interface {
 	Close() error
 }
 
+// A Reserver is a Store that can have holes and can fill some of them with space
+// that stays theirs. Stores without holes need not be one.
+type Reserver interface {
+	// Reserve sees to it that writes to [off, off+n) do not run out of space, until
+	// the range is zeroed or discarded. It changes no byte. Where the file system
+	// cannot promise that, it does nothing.
+	Reserve(ctx context.Context, off, n int64) error
+}
+
 var (
 	// ErrClosed is returned by the methods of a closed Store.
 	ErrClosed = errors.New("backing is closed")

@@ -105,6 +105,23 @@ func (f *file) writeZeroes(off, n int64) error {
 	return nil
 }
 
+// Reserve implements Reserver.
+func (f *file) Reserve(ctx context.Context, off, n int64) error {
+	s := f.guard.stripe(nil)
+	if err := f.beginChange(ctx, s, "reserve", off, n); err != nil {
+		return err
+	}
+	defer f.end(s)
+	if f.info.IsDevice || n == 0 {
+		return nil
+	}
+	err := retry(func() error { return unix.Fallocate(f.fd, unix.FALLOC_FL_KEEP_SIZE, off, n) })
+	if err != nil && !isUnsupported(err) {
+		return f.fail("reserve space", off, err)
+	}
+	return nil
+}
+
 // Discard implements Store. It does nothing where the medium has no use for
 // the hint, and on a preallocated file, whose space is to stay.
 func (f *file) Discard(ctx context.Context, off, n int64) error {

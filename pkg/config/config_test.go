@@ -163,8 +163,8 @@ func TestBadInput(t *testing.T) {
 			"line 7: relocation.cycle: must be 10ms or more (got 0s)",
 			"line 8: relocation.headroom: must be below 100% (got 120%)",
 			"line 9: relocation.budget.rate: must be above 0; `tierctl relocation pause` stops relocation (got 0/s)",
-			"line 9: relocation.budget.per_cycle: must hold an extent, 4MiB at most (got 1MiB)",
-			"line 9: relocation.budget.per_day: must hold an extent, 4MiB at most; leave it out for no limit (got 0)"}},
+			"line 9: relocation.budget.per_cycle: must hold the move of an extent, 4352KiB at most (got 1MiB)",
+			"line 9: relocation.budget.per_day: must hold the move of an extent, 4352KiB at most; leave it out for no limit (got 0)"}},
 		{"windows", minimal + "relocation:\n  windows:\n    - {days: mon-fry, start: \"800\", end: \"09:00\"}\n    - {start: \"08:00\"}\n    - {start: \"08:00\", end: \"08:00\", rate: 0}\n", []string{
 			`line 8: relocation.windows[0].days: must be days such as "mon-fri", "sat,sun" or "daily" (got "mon-fry")`,
 			`line 8: relocation.windows[0].start: must be a time such as "20:00", up to "24:00" (got "800")`,

@@ -316,15 +316,18 @@ func (v *validator) relocation(c *Config) {
 	if c.ExtentSize == 0 {
 		extent, auto = maxAutoExtentSize, " at most"
 	}
+	// A move pays for two pieces more than the extent: what is written meanwhile is
+	// copied again.
+	least := extent + 2*min(extent, 128*units.KiB)
 	b := &r.Budget
 	if b.Rate <= 0 {
 		v.faultf("relocation.budget.rate", "must be above 0; `tierctl relocation pause` stops relocation (got %s)", b.Rate)
 	}
-	if b.PerCycle < extent {
-		v.faultf("relocation.budget.per_cycle", "must hold an extent, %s%s (got %s)", extent, auto, b.PerCycle)
+	if b.PerCycle < least {
+		v.faultf("relocation.budget.per_cycle", "must hold the move of an extent, %s%s (got %s)", least, auto, b.PerCycle)
 	}
-	if perDay := "relocation.budget.per_day"; (b.PerDay != 0 || v.given(perDay)) && b.PerDay < extent {
-		v.faultf(perDay, "must hold an extent, %s%s; leave it out for no limit (got %s)", extent, auto, b.PerDay)
+	if perDay := "relocation.budget.per_day"; (b.PerDay != 0 || v.given(perDay)) && b.PerDay < least {
+		v.faultf(perDay, "must hold the move of an extent, %s%s; leave it out for no limit (got %s)", least, auto, b.PerDay)
 	}
 	for i, w := range r.Windows {
 		v.window(path("relocation.windows", i), &w)

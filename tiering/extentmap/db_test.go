@@ -261,6 +261,9 @@ func TestCommitRecords(t *testing.T) {
 		if got := d.State(); !reflect.DeepEqual(got, want) {
 			t.Errorf("%s: State = %+v\nwant %+v", when, got, want)
 		}
+		if got := d.Pool(); !reflect.DeepEqual(got, want.Pool) {
+			t.Errorf("%s: Pool = %+v\nwant %+v", when, got, want.Pool)
+		}
 		d.Close()
 		d = mustOpen(t, path, Options{})
 	}

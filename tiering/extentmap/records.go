@@ -65,6 +65,14 @@ func (d *DB) State() State {
 	}
 }
 
+// Pool returns the pool record alone, which costs the same however many volumes
+// there are.
+func (d *DB) Pool() PoolRecord {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.records.pool
+}
+
 func inOrder[K extent.TierID | extent.BackingID | extent.VolumeID, V any](m map[K]V) []V {
 	list := make([]V, 0, len(m))
 	for _, k := range slices.Sorted(maps.Keys(m)) {

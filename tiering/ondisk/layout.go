@@ -166,7 +166,8 @@ func (l Layout) validate() error {
 // Format clears whatever an earlier use has left in the areas of l, the first
 // block included, where other formats keep their signatures, and syncs. The slots
 // are not touched: they are zeroed before they are given out. A superblock comes
-// after it and the volume table after that.
+// after it and the volume table after that. On a sparse file it reserves the space
+// of all of these, so that only data can meet a full file system.
 //
 // Cut short, it leaves either nothing but zeroes in front of the data or what says
 // whose it was: of an active backing the superblocks go first, so that half a
@@ -191,6 +192,28 @@ func Format(ctx context.Context, st backing.Store, l Layout) error {
 		if err := step(); err != nil {
 			return err
 		}
+	}
+	return reserve(ctx, st, l)
+}
+
+// reserve keeps space for all that is not data of slots. On a sparse file a write
+// to a table would take space at any time later, and a file system that is full
+// just then would fail the backing.
+func reserve(ctx context.Context, st backing.Store, l Layout) error {
+	r, ok := st.(backing.Reserver)
+	if !ok {
+		return nil
+	}
+	for _, a := range [][2]int64{
+		{0, l.SlotTableOffset + int64(roundUp(int(l.Slots)*entrySize))},
+		{l.EndSuperblock, l.Size - l.EndSuperblock},
+	} {
+		if err := r.Reserve(ctx, a[0], a[1]); err != nil {
+			return fmt.Errorf("format backing: %w", err)
+		}
+	}
+	if err := st.Sync(ctx); err != nil {
+		return fmt.Errorf("format backing: %w", err)
 	}
 	return nil
 }
