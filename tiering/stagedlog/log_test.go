@@ -64,7 +64,12 @@ func TestAppendRead(t *testing.T) {
 	if err := Create(path, 64<<10); !errors.Is(err, ErrExists) {
 		t.Errorf("second Create = %v, want ErrExists", err)
 	}
-	wantRecords(t, path, testID(), 0, nil)
+	first := testID()
+	first.Incarnation = 1
+	wantRecords(t, path, first, 0, nil)
+	if recs, reason, err := Read(path, testID(), 0); reason == "" || err != nil || len(recs) > 0 {
+		t.Errorf("blank log of a pool that was opened before: %v, %q, %v; want it void", recs, reason, err)
+	}
 	l := mustOpen(t, path, testID(), 7, 100)
 	wantRecords(t, path, testID(), 7, nil)
 	at := func(b, s int) extent.Location {

@@ -13,8 +13,9 @@ import (
 // id; commit is the number of the last commit of the map. It writes nothing.
 //
 // If the log is void, it returns no records and the reason. ErrMapOlder comes
-// with a reason too. ErrGap comes with the records before the gap. A log that
-// was never opened gives no records, no reason and no error. Other errors are
+// with a reason too. ErrGap comes with the records before the gap. A blank
+// log gives no records, no reason and no error, if the pool was never opened
+// either: later it is a log that was lost. Other errors are
 // ErrNotLog, ErrNewerFormat and those of the operating system.
 func Read(path string, id Identity, commit uint64) (recs []Record, voidReason string, err error) {
 	f, err := os.Open(path)
@@ -33,13 +34,16 @@ func Read(path string, id Identity, commit uint64) (recs []Record, voidReason st
 	return recs, voidReason, err
 }
 
+// firstIncarnation is that of a pool just created, whose log has yet to begin.
+const firstIncarnation = 1
+
 func read(f io.ReaderAt, size int64, id Identity, commit uint64) (recs []Record, voidReason string, err error) {
 	headers, blank, err := readHeaders(f, size)
 	if err != nil {
 		return nil, "", err
 	}
 	if len(headers) == 0 {
-		if blank {
+		if blank && id.Incarnation <= firstIncarnation {
 			return nil, "", nil
 		}
 		return nil, "neither half of the log has a valid header", nil
