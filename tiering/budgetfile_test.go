@@ -11,7 +11,7 @@ import (
 // TestDayBudgetSurvivesRestart: what was moved today counts after a restart.
 func TestDayBudgetSurvivesRestart(t *testing.T) {
 	const perDay = 10 << 20
-	w := model.NewWorld(t, model.Config{
+	w := newEnv(t, model.Config{
 		ExtentSize: ext, Slots: [][]int{{4}, {4}}, Volumes: []int64{4 * ext},
 	}, func(o *tiering.Options) { o.Relocation.Limits = schedule.Limits{PerDay: perDay} })
 	v, err := w.Pool.Volume("v0")

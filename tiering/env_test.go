@@ -74,6 +74,11 @@ func newEnv(t *testing.T, cfg model.Config, change func(*tiering.Options)) *env 
 	}
 	e := &env{t: t, change: change, stores: make(map[string]*faultstore.Store), logs: new(logBuffer)}
 	e.World = model.NewWorld(t, cfg, e.options)
+	// Slots become clean backing by backing: until all have some, a first write may
+	// land a tier lower than the test means.
+	for i := range e.Pool.Tiers() {
+		e.awaitClean(i)
+	}
 	return e
 }
 

@@ -44,7 +44,8 @@ const (
 )
 
 // healTables compares the tables with the map and mends them. No slot is given
-// out before it has finished.
+// out before it has finished. A slot without an owner whose entry has a bad
+// checksum is set aside, and the entry left for pool check to list.
 func (p *Pool) healTables(ctx context.Context) {
 	ok := true
 	// A change of the volumes that was committed may not have reached them all.
@@ -99,7 +100,12 @@ func (p *Pool) healTable(ctx context.Context, b *member, pass healPass) error {
 					Seq: p.incarnation << seqBits,
 				}})
 			}
-		case !owned && (pass == healStale && (!valid || e.Kind == ondisk.Owner) || pass == healTombstones && e.Kind == ondisk.Tombstone):
+		case !owned && !valid:
+			// Nobody knows whose it was. It is set aside, and pool check lists it.
+			if pass == healStale && b.slots.QuarantineFree(s) {
+				p.log.Warn("slot is set aside: its table entry has a bad checksum", "backing", b.path, "slot", s)
+			}
+		case !owned && (pass == healStale && e.Kind == ondisk.Owner || pass == healTombstones && e.Kind == ondisk.Tombstone):
 			wrong = append(wrong, ondisk.SlotUpdate{Slot: s})
 		}
 		return ctx.Err() == nil

@@ -1,6 +1,7 @@
 package tiering_test
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"syscall"
@@ -324,4 +325,56 @@ func TestHealIsInOrder(t *testing.T) {
 			}
 		}
 	}
+}
+
+// TestBadTableEntries: after an unclean stop, the damaged entry of a slot that the
+// map gives an owner is written anew; a slot without an owner is set aside, and
+// its entry stays for pool check to list.
+func TestBadTableEntries(t *testing.T) {
+	e := newEnv(t, model.Config{Slots: [][]int{{4}, {4}, {4}}}, nil)
+	e.write("v0", 0, ext, 1)
+	e.flush("v0")
+	pl, err := e.Pool.Locate("v0", 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	owned, free := pl.Location.Slot, (pl.Location.Slot+2)%4
+	e.Kill()
+
+	sb := e.superblock(path(0, 0))
+	st, err := e.opt.OpenStore(ctx, tiering.BackingSpec{Path: path(0, 0)}, false, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer st.Close()
+	const entry = 32
+	for _, s := range []extent.Slot{owned, free} {
+		if err := st.WriteAt(ctx, bytes.Repeat([]byte{0xaa}, entry), sb.Layout.SlotTableOffset+int64(s)*entry); err != nil {
+			t.Fatal(err)
+		}
+	}
+
+	e.Open()
+	eventually(t, "healing", func() bool { return e.Pool.Info().Healed == 1 })
+	e.expect("v0", 0, ext, 1)
+	if _, _, q := e.slots(0); q != 1 {
+		t.Errorf("%d slots quarantined, want 1", q)
+	}
+	table := ondisk.NewSlotTable(st, sb.PoolID, sb.BackingUUID, sb.Backing, sb.Layout)
+	if en, valid, err := table.Read(ctx, owned); err != nil || !valid || en.Kind != ondisk.Owner {
+		t.Errorf("entry of the owned slot: %+v, valid %v, %v; want its owner", en, valid, err)
+	}
+	if _, valid, err := table.Read(ctx, free); err != nil || valid {
+		t.Errorf("entry of the free slot: valid %v, %v; want it left as it is", valid, err)
+	}
+	// Nothing is ever placed in the slot that was set aside.
+	e.write("v0", ext, 4*ext, 2)
+	e.flush("v0")
+	for i := range int64(5) {
+		pl, err := e.Pool.Locate("v0", i*ext)
+		if err != nil || pl.Backing == path(0, 0) && pl.Location.Slot == free {
+			t.Errorf("extent %d: %+v, %v", i, pl, err)
+		}
+	}
+	e.settle()
 }

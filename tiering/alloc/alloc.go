@@ -129,6 +129,17 @@ func (s *Slots) Quarantine(slot extent.Slot) {
 	s.set(slot, quarantined, free, cleaning, used, vacated)
 }
 
+// QuarantineFree sets a free slot aside and reports whether it was free.
+func (s *Slots) QuarantineFree(slot extent.Slot) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.state[slot] != free {
+		return false
+	}
+	s.set(slot, quarantined, free)
+	return true
+}
+
 // TakeFree takes a free slot for cleaning. ok is false if there is none.
 func (s *Slots) TakeFree() (slot extent.Slot, ok bool) {
 	s.mu.Lock()
