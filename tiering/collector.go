@@ -36,6 +36,7 @@ var metricDefs = []struct {
 	{"tier_request_duration_seconds", "Time of the pieces of requests on the tier.", []string{"tier", "op"}},
 
 	{"backing_up", "1 while the backing serves, 0 when it has failed.", []string{"tier", "backing"}},
+	{"backing_state", "1 for the state that the backing is in, 0 for the others.", []string{"tier", "backing", "state"}},
 	{"backing_capacity_bytes", "Bytes in slots of the backing.", []string{"tier", "backing"}},
 	{"backing_used_bytes", "Bytes in slots of the backing that are owned, or reserved for a move under way.", []string{"tier", "backing"}},
 	{"backing_free_bytes", "Bytes in slots of the backing without an owner.", []string{"tier", "backing"}},
@@ -180,6 +181,10 @@ func (s *sender) tiers() {
 			used, total = used+c.Used, total+c.Total
 			l := []string{t.name, b.path}
 			s.gauge("backing_up", boolValue(b.err() == nil), l...)
+			now, _, _ := b.condition()
+			for _, state := range Conditions {
+				s.gauge("backing_state", boolValue(state == now), t.name, b.path, string(state))
+			}
 			s.gauge("backing_capacity_bytes", float64(c.Total)*s.size, l...)
 			s.gauge("backing_used_bytes", float64(c.Used)*s.size, l...)
 			s.gauge("backing_free_bytes", float64(c.Total-c.Used)*s.size, l...)

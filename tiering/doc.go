@@ -76,7 +76,7 @@
 //	Pool.volMu       the tables of volumes
 //	Volume.mu        a volume's settings
 //	alloc.Slots      the books of a backing
-//	monitor.mu, relocator.mu, cleaner.mu, shared.mu, pace.mu: leaves
+//	monitor.mu, relocator.mu, cleaner.mu, shared.mu, pace.mu, health.mu: leaves
 //
 // stager.mu is held while 64 bytes are written to the staged log, which is not
 // synced.
@@ -85,6 +85,6 @@
 //
 // mutation.go and volume.go are the foreground; stage.go and flush.go order what
 // becomes durable; cleaner.go hands out slots; mover.go and relocate.go move
-// extents; monitor.go plans; open.go, recover.go and heal.go bring a pool up;
+// extents; condition.go follows how well backings serve; monitor.go plans; open.go, recover.go and heal.go bring a pool up;
 // create.go and check.go work on one that is down.
 package tiering

@@ -17,6 +17,9 @@ var (
 	// ErrBackingFailed is returned by I/O on, and by flushes that cover
 	// unsynced data of, a backing that failed to make written data durable.
 	ErrBackingFailed = error(&coded{"backing has failed", syscall.EIO})
+	// ErrBackingMissing is returned by I/O on a backing that was not there when
+	// the pool was opened.
+	ErrBackingMissing = error(&coded{"backing is missing", syscall.EIO})
 	// ErrReadOnly is returned by changes of a read-only volume.
 	ErrReadOnly = error(&coded{"volume is read-only", syscall.EPERM})
 	// ErrClosed is returned by calls on a pool or a volume that is closed or

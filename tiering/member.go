@@ -29,6 +29,7 @@ type member struct {
 	size   int64
 	media  backing.Media
 	store  backing.Store
+	calls  *backing.Watched // is store: how long calls take to return
 	layout ondisk.Layout
 	table  *ondisk.SlotTable
 	stamps *ondisk.Stamps
@@ -38,6 +39,7 @@ type member struct {
 	// failure is set once, when the backing failed; nil while it serves.
 	failure  atomic.Pointer[string]
 	draining atomic.Bool // takes no new extents
+	health   health
 
 	// What has been written since the last sync began: for bounding the time a
 	// sync takes. See pace.go.
@@ -54,12 +56,14 @@ type member struct {
 
 func newMember(p *Pool, m extentmap.Member, spec BackingSpec, st backing.Store, l ondisk.Layout) *member {
 	b := &member{
-		pool: p, id: m.ID, uuid: m.UUID, tier: m.Tier, path: spec.Path, size: l.Size, media: spec.Media, store: st, layout: l,
-		table:  ondisk.NewSlotTable(st, p.id, m.UUID, m.ID, l),
-		stamps: ondisk.NewStamps(st, p.id, m.UUID, l),
-		slots:  alloc.New(l.Slots),
-		wake:   make(chan struct{}, 1),
+		pool: p, id: m.ID, uuid: m.UUID, tier: m.Tier, path: spec.Path, size: l.Size, media: spec.Media, layout: l,
+		slots: alloc.New(l.Slots),
+		wake:  make(chan struct{}, 1),
 	}
+	b.calls = backing.NewWatched(st, b.noteError)
+	b.store = b.calls
+	b.table = ondisk.NewSlotTable(b.store, p.id, m.UUID, m.ID, l)
+	b.stamps = ondisk.NewStamps(b.store, p.id, m.UUID, l)
 	b.pace.init(b.media)
 	b.syncs.run = b.syncRun
 	if m.State == extentmap.MemberFailed {
@@ -116,6 +120,9 @@ func (b *member) fail(op string, cause error) {
 	if !b.failure.CompareAndSwap(nil, &text) {
 		return
 	}
+	b.health.mu.Lock()
+	b.health.since = b.pool.clock.Now()
+	b.health.mu.Unlock()
 	b.pool.log.Error("backing failed", "backing", b.path, "op", op, "error", cause)
 	b.pool.recordFailure(b, text)
 	b.pool.freed.broadcast() // who waits for slots looks again

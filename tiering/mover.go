@@ -146,7 +146,7 @@ func (w *mover) reserve(ctx context.Context, m plan.Move) (extent.Location, erro
 	for {
 		freed := p.freed.wait()
 		if m.Kind != plan.Promotion || t.aboveHeadroom(p.monitor.headroom()) {
-			if l, ok := p.reserveIn(t); ok {
+			if l, ok := p.reserveIn(t, false); ok {
 				return l, nil
 			}
 		}

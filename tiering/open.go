@@ -294,6 +294,7 @@ func (p *Pool) start(clean bool) {
 	p.wg.Go(p.cleaner.loop)
 	p.eachMember(func(b *member) { p.wg.Go(b.cleanLoop) })
 	p.wg.Go(p.roundLoop)
+	p.wg.Go(p.watchLoop)
 	for range p.reloc.workers {
 		p.wg.Go(func() { p.reloc.work(p.ctx) })
 	}

@@ -62,11 +62,16 @@ func (p *Pool) reserve(ctx context.Context, policy Policy) (extent.Location, err
 	for {
 		freed := p.freed.wait()
 		var l extent.Location
-		policy.order(len(p.tiers), func(t int) bool {
-			var ok bool
-			l, ok = p.reserveIn(p.tiers[t])
-			return ok
-		})
+		for _, suspect := range []bool{false, true} { // a suspect backing is better than none
+			policy.order(len(p.tiers), func(t int) bool {
+				var ok bool
+				l, ok = p.reserveIn(p.tiers[t], suspect)
+				return ok
+			})
+			if !l.IsZero() {
+				break
+			}
+		}
 		if !l.IsZero() {
 			return l, nil
 		}
@@ -89,12 +94,13 @@ func (p *Pool) reserve(ctx context.Context, policy Policy) (extent.Location, err
 }
 
 // reserveIn takes a clean slot on the backing of t with the largest share of
-// free slots, so that backings of different sizes fill evenly.
-func (p *Pool) reserveIn(t *tier) (extent.Location, bool) {
+// free slots, so that backings of different sizes fill evenly: of those that are
+// suspect, or of the others.
+func (p *Pool) reserveIn(t *tier, suspect bool) (extent.Location, bool) {
 	var tried [8]*member
 	skip := tried[:0]
 	for {
-		b := roomiest(t.members, skip)
+		b := roomiest(t.members, skip, suspect)
 		if b == nil {
 			return extent.Location{}, false
 		}
@@ -106,13 +112,14 @@ func (p *Pool) reserveIn(t *tier) (extent.Location, bool) {
 }
 
 // roomiest returns the serving backing with the largest share of slots that are
-// free or will be, leaving out those in skip.
-func roomiest(members, skip []*member) *member {
+// free or will be, of those that are suspect or of the others, leaving out those
+// in skip.
+func roomiest(members, skip []*member, suspect bool) *member {
 	var best *member
 	most := 0.0
 next:
 	for _, b := range members {
-		if b.failure.Load() != nil || b.draining.Load() {
+		if b.failure.Load() != nil || b.draining.Load() || b.health.suspect.Load() != suspect {
 			continue
 		}
 		for _, s := range skip {

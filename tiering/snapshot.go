@@ -53,6 +53,9 @@ type BackingInfo struct {
 	Path     string
 	Tier     string
 	Err      error // nil while it serves
+	State    Condition
+	Why      string    // it is not ok
+	Since    time.Time // of the state; zero: since the pool was opened
 	Draining bool
 	Size     int64
 	Slots    alloc.Counts
@@ -142,9 +145,11 @@ func addCounts(a, b alloc.Counts) alloc.Counts {
 func (p *Pool) Backings() []BackingInfo {
 	var infos []BackingInfo
 	p.eachMember(func(b *member) {
+		state, why, since := b.condition()
 		infos = append(infos, BackingInfo{
-			ID: b.id, UUID: b.uuid, Path: b.path, Tier: p.tiers[b.tier].name, Err: b.err(), Draining: b.draining.Load(),
-			Size: b.size, Slots: b.slots.Counts(), Unsynced: b.pace.unsynced(), Ops: b.stats.counts(),
+			ID: b.id, UUID: b.uuid, Path: b.path, Tier: p.tiers[b.tier].name, Err: b.err(), State: state, Why: why, Since: since,
+			Draining: b.draining.Load(),
+			Size:     b.size, Slots: b.slots.Counts(), Unsynced: b.pace.unsynced(), Ops: b.stats.counts(),
 		})
 	})
 	return infos

@@ -91,9 +91,12 @@ func (s *service) PoolStatus(context.Context) (control.PoolStatus, error) {
 	}
 	backings := s.pool.Backings()
 	for _, b := range backings {
-		if b.Err != nil {
-			st.Degraded = true
+		st.Degraded = st.Degraded || b.Err != nil
+		switch {
+		case b.Err != nil:
 			st.Warnings = append(st.Warnings, b.Err.Error())
+		case b.State != tiering.ConditionOK:
+			st.Warnings = append(st.Warnings, fmt.Sprintf("backing %s is %s: %s", b.Path, b.State, b.Why))
 		}
 	}
 	st.Tiers, st.Backings, st.Volumes = len(tiers), len(backings), len(s.pool.Volumes())
@@ -160,16 +163,11 @@ func (s *service) Backings(context.Context) ([]control.Backing, error) {
 	var list []control.Backing
 	for _, b := range s.pool.Backings() {
 		c := control.Backing{
-			ID: int(b.ID), UUID: b.UUID.String(), Path: b.Path, Tier: b.Tier, State: control.BackingOK, SizeBytes: b.Size,
+			ID: int(b.ID), UUID: b.UUID.String(), Path: b.Path, Tier: b.Tier, SizeBytes: b.Size,
+			State: control.BackingState(b.State), Error: b.Why, StateSince: b.Since, Draining: b.Draining,
 			Slots: b.Slots.Total, UsedSlots: b.Slots.Used, FreeSlots: b.Slots.Total - b.Slots.Used - b.Slots.Quarantined,
 			CleanSlots: b.Slots.Clean, QuarantinedSlots: b.Slots.Quarantined, UnsyncedBytes: b.Unsynced,
 			MeanReadSeconds: mean(b.Ops["read"]), MeanWriteSeconds: mean(b.Ops["write"]), Simulated: simulated[b.Path],
-		}
-		switch {
-		case b.Err != nil:
-			c.State, c.Error = control.BackingFailed, b.Err.Error()
-		case b.Draining:
-			c.State = control.BackingDraining
 		}
 		list = append(list, c)
 	}

@@ -100,14 +100,15 @@ type Tier struct {
 	EnduranceBytesPerDay int64   `json:"endurance_bytes_per_day"`
 }
 
-// BackingState is a backing's place in the pool.
+// BackingState says what can be expected of a backing.
 type BackingState string
 
 // The backing states.
 const (
-	BackingOK       BackingState = "ok"
-	BackingDraining BackingState = "draining"
-	BackingFailed   BackingState = "failed"
+	BackingOK      BackingState = "ok"
+	BackingSuspect BackingState = "suspect" // serves, with errors or without answering
+	BackingFailed  BackingState = "failed"  // written data may be lost: not written to until it is cleared
+	BackingMissing BackingState = "missing" // was not there at the start
 )
 
 // Backing is one file or device.
@@ -117,7 +118,9 @@ type Backing struct {
 	Path             string       `json:"path"`
 	Tier             string       `json:"tier"`
 	State            BackingState `json:"state"`
-	Error            string       `json:"error,omitempty"` // why it failed
+	Error            string       `json:"error,omitempty"` // why it is not ok
+	StateSince       time.Time    `json:"state_since"`     // zero: since the start or longer
+	Draining         bool         `json:"draining"`        // takes no new extents, and is being emptied
 	SizeBytes        int64        `json:"size_bytes"`
 	Slots            int64        `json:"slots"`
 	UsedSlots        int64        `json:"used_slots"`
