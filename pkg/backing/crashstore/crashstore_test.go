@@ -69,22 +69,23 @@ func TestCrashAtIsJoint(t *testing.T) {
 	a, b := rec.NewStore(512), rec.NewStore(512)
 	must(t, a.WriteAt(ctx, fill(1, 512), 0)) // 1
 	must(t, b.WriteAt(ctx, fill(2, 512), 0)) // 2
-	must(t, a.Sync(ctx))                     // 3
-	must(t, b.Sync(ctx))                     // 4
+	must(t, a.Sync(ctx))                     // 3, 4
+	must(t, b.Sync(ctx))                     // 5, 6
 	for _, tt := range []struct {
 		n    int64
 		keep float64
 		a, b byte
 	}{
-		{0, 1, 0, 0}, {1, 1, 1, 0}, {2, 0, 0, 0}, {2, 1, 1, 2}, {3, 0, 1, 0}, {4, 0, 1, 2},
+		{0, 1, 0, 0}, {1, 1, 1, 0}, {2, 0, 0, 0}, {2, 1, 1, 2},
+		{3, 0, 0, 0}, {3, 1, 1, 2}, {4, 0, 1, 0}, {5, 0, 1, 0}, {6, 0, 1, 2},
 	} {
 		after := rec.CrashAt(tt.n, crashstore.Cut{Keep: tt.keep}).Stores()
 		if ga, gb := content(t, after[0])[0], content(t, after[1])[0]; ga != tt.a || gb != tt.b {
 			t.Errorf("CrashAt(%d) keeping %v has a=%d b=%d, want %d, %d", tt.n, tt.keep, ga, gb, tt.a, tt.b)
 		}
 	}
-	if got := rec.Now(); got != 4 {
-		t.Errorf("Now = %d, want 4", got)
+	if got := rec.Now(); got != 6 {
+		t.Errorf("Now = %d, want 6", got)
 	}
 }
 
@@ -172,8 +173,8 @@ func TestForget(t *testing.T) {
 	must(t, s.WriteAt(ctx, fill(2, 512), 0))
 	rec := s.Recorder()
 	rec.Forget()
-	if got := rec.Now(); got != 3 {
-		t.Errorf("Now after Forget = %d, want 3", got)
+	if got := rec.Now(); got != 4 {
+		t.Errorf("Now after Forget = %d, want 4", got)
 	}
 	if got := s.Unsynced(); got != 1 {
 		t.Errorf("Unsynced after Forget = %d, want 1", got)
@@ -192,5 +193,65 @@ func TestForget(t *testing.T) {
 			t.Error("CrashAt an instant that was forgotten did not panic")
 		}
 	}()
-	rec.CrashAt(2, crashstore.Cut{})
+	rec.CrashAt(3, crashstore.Cut{})
+}
+
+// TestSyncUnderWay: a sync that has not returned promises nothing, and what is
+// written while it runs is not covered by it.
+func TestSyncUnderWay(t *testing.T) {
+	s := crashstore.New(1024)
+	must(t, s.WriteAt(ctx, fill(1, 512), 0))
+	end := s.BeginSync()
+	must(t, s.WriteAt(ctx, fill(2, 512), 512))
+	rec := s.Recorder()
+	during := rec.Now()
+	rec.Forget()
+	end()
+	for _, tt := range []struct {
+		what string
+		n    int64
+		keep float64
+		want [2]byte
+	}{
+		{"during, nothing kept", during, 0, [2]byte{0, 0}},
+		{"during, all kept", during, 1, [2]byte{1, 2}},
+		{"after, nothing kept", rec.Now(), 0, [2]byte{1, 0}},
+	} {
+		got := content(t, rec.CrashAt(tt.n, crashstore.Cut{Keep: tt.keep}).Stores()[0])
+		if got := [2]byte{got[0], got[512]}; got != tt.want {
+			t.Errorf("%s: got %v, want %v", tt.what, got, tt.want)
+		}
+	}
+	if got := rec.UnsyncedAt(rec.Now()); got != 1 {
+		t.Errorf("UnsyncedAt = %d, want 1", got)
+	}
+}
+
+// TestKillAt: after a kill all is there, and what was unsynced still is, also for
+// the power cut that comes next.
+func TestKillAt(t *testing.T) {
+	n := int64(100)
+	rec := crashstore.NewRecorderOn(func() int64 { n += 10; return n })
+	s := rec.NewStore(1024)
+	must(t, s.WriteAt(ctx, fill(1, 512), 0))
+	must(t, s.Sync(ctx))
+	must(t, s.WriteAt(ctx, fill(2, 512), 0))
+	at := rec.Now()
+	must(t, s.WriteAt(ctx, fill(3, 512), 512)) // never happened
+
+	after := rec.KillAt(at)
+	k := after.Stores()[0]
+	if got := content(t, k); got[0] != 2 || got[512] != 0 {
+		t.Errorf("after the kill: %d and %d, want 2 and 0", got[0], got[512])
+	}
+	if got := content(t, after.Crash(crashstore.Cut{}).Stores()[0])[0]; got != 1 {
+		t.Errorf("after the kill and a cut: %d, want 1", got)
+	}
+	must(t, k.Sync(ctx))
+	if got := content(t, after.Crash(crashstore.Cut{}).Stores()[0])[0]; got != 2 {
+		t.Errorf("after kill, sync and cut: %d, want 2", got)
+	}
+	if got := after.Now(); got != n {
+		t.Errorf("Now = %d, want %d, of the common counter", got, n)
+	}
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"runtime"
 	"sync/atomic"
 
 	"tierd/pkg/backing"
@@ -35,7 +36,7 @@ func (s *Store) Crash(c Cut) *Store { return s.rec.Crash(c).Stores()[s.m.index] 
 func (s *Store) Unsynced() int {
 	s.rec.mu.Lock()
 	defer s.rec.mu.Unlock()
-	events, synced := s.rec.eventsLocked(s.m, s.rec.first+int64(len(s.rec.journal)))
+	events, synced := s.rec.eventsLocked(s.m, s.rec.nowLocked())
 	return len(events) - synced
 }
 
@@ -49,18 +50,12 @@ func (s *Store) check(ctx context.Context, op string, off, n int64) error {
 	return ctx.Err()
 }
 
-// record checks and appends an event.
+// record checks and appends a change.
 func (s *Store) record(ctx context.Context, op string, e event) error {
-	if err := s.check(ctx, op, e.off, e.n); err != nil {
+	if err := s.check(ctx, op, e.Off, e.N); err != nil || e.N == 0 {
 		return err
 	}
-	if e.n == 0 && !e.sync {
-		return nil
-	}
-	e.medium = s.m
-	s.rec.mu.Lock()
-	defer s.rec.mu.Unlock()
-	s.rec.recordLocked(e)
+	s.rec.record(s.m, e)
 	return nil
 }
 
@@ -86,22 +81,35 @@ func (s *Store) ReadAt(ctx context.Context, p []byte, off int64) error {
 
 // WriteAt implements backing.Store.
 func (s *Store) WriteAt(ctx context.Context, p []byte, off int64) error {
-	return s.record(ctx, "write", event{off: off, n: int64(len(p)), data: bytes.Clone(p)})
+	return s.record(ctx, "write", event{Event: Event{Kind: Write, Off: off, N: int64(len(p))}, data: bytes.Clone(p)})
 }
 
 // Zero implements backing.Store.
 func (s *Store) Zero(ctx context.Context, off, n int64) error {
-	return s.record(ctx, "zero", event{off: off, n: n})
+	return s.record(ctx, "zero", event{Event: Event{Kind: Zero, Off: off, N: n}})
 }
 
 // Discard implements backing.Store as Zero does.
 func (s *Store) Discard(ctx context.Context, off, n int64) error {
-	return s.record(ctx, "discard", event{off: off, n: n})
+	return s.record(ctx, "discard", event{Event: Event{Kind: Zero, Off: off, N: n}})
 }
 
-// Sync implements backing.Store.
+// Sync implements backing.Store. Others get a turn between its two ends.
 func (s *Store) Sync(ctx context.Context) error {
-	return s.record(ctx, "sync", event{sync: true})
+	if err := s.check(ctx, "sync", 0, 0); err != nil {
+		return err
+	}
+	end := s.BeginSync()
+	runtime.Gosched()
+	end()
+	return nil
+}
+
+// BeginSync begins a Sync, which ends with the call of what it returns: until then
+// its work may be done or not.
+func (s *Store) BeginSync() (end func()) {
+	began := s.rec.record(s.m, event{Event: Event{Kind: SyncBegan}})
+	return func() { s.rec.record(s.m, event{Event: Event{Kind: SyncEnded}, began: began}) }
 }
 
 // StartWriteback implements backing.Store; Cut decides what was written back.
