@@ -6,6 +6,7 @@ require (
 	github.com/coreos/go-systemd/v22 v22.7.0 // readiness and watchdog notices
 	github.com/goccy/go-yaml v1.19.2 // strict YAML with positions for the configuration
 	github.com/google/uuid v1.6.0 // identities of pools, backings and volumes
+	github.com/hanwen/go-fuse/v2 v2.12.1 // file systems of tests that lose power
 	github.com/klauspost/compress v1.20.4 // compressed traces, state of verified loads
 	github.com/pojntfx/go-nbd v0.3.2 // protocol constants; baseline server of the benchmarks
 	github.com/prometheus/client_golang v1.25.0 // metrics
