@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 
 	"tierd/pkg/backing"
 	"tierd/tiering/extent"
@@ -26,33 +25,43 @@ func (op *opening) findMembers(ctx context.Context) error {
 			specs = append(specs[:len(specs):len(specs)], BackingSpec{Path: m.Path, Media: op.mediaOf(m.Tier)})
 		}
 	}
-	missing := make(map[string]error)
+	op.why = make(map[string]error)
 	for _, spec := range specs {
 		if err := op.tryCandidate(ctx, spec); err != nil {
-			if !errors.Is(err, fs.ErrNotExist) {
+			if !isAbsent(err) {
 				return err
 			}
-			missing[spec.Path] = err
+			op.why[spec.Path] = err
 		}
 	}
+	unused := make(map[string]bool) // paths that nothing is known of
+	for path := range op.why {
+		unused[path] = true
+	}
 	for _, m := range op.state.Members {
-		if m.State == extentmap.MemberForgotten {
-			continue
-		}
+		delete(unused, m.Path)
 		c := op.found[m.ID]
-		if c == nil {
-			return refuse("backing %s of tier %s is missing (id %d, %s)", m.Path, op.tierName(m.Tier), m.ID, m.UUID)
+		switch {
+		case m.State == extentmap.MemberForgotten && c != nil:
+			return refuse("backing %s was forgotten (id %d): the pool goes on without what it holds; take it out of the configuration, or wipe it to use it anew", c.spec.Path, m.ID)
+		case m.State == extentmap.MemberForgotten:
+			continue
+		case c == nil:
+			op.missing = append(op.missing, m)
+			continue
 		}
 		if err := op.checkMember(ctx, m, c); err != nil {
 			return err
 		}
-		delete(missing, c.spec.Path)
 		if c.spec.Path != m.Path {
 			op.warn = append(op.warn, fmt.Sprintf("backing %d was at %s and is at %s now", m.ID, m.Path, c.spec.Path))
 		}
 	}
+	if err := op.judgeMissing(); err != nil {
+		return err
+	}
 	op.hearFailures()
-	for path := range missing {
+	for path := range unused {
 		op.warn = append(op.warn, fmt.Sprintf("backing %s is configured, but does not exist and is not part of the pool", path))
 	}
 	return nil
@@ -103,7 +112,7 @@ func (op *opening) mediaOf(id extent.TierID) backing.Media {
 // tryCandidate opens one backing. A backing of another pool is refused; one that
 // belongs to none is only mentioned.
 func (op *opening) tryCandidate(ctx context.Context, spec BackingSpec) error {
-	st, err := op.o.OpenStore(ctx, spec, false, false)
+	st, err := op.o.OpenStore(ctx, spec, false, op.o.ReadOnly)
 	if err != nil {
 		return fmt.Errorf("open backing %s: %w", spec.Path, err)
 	}
@@ -119,6 +128,9 @@ func (op *opening) tryCandidate(ctx context.Context, spec BackingSpec) error {
 		return nil
 	}
 	if err != nil {
+		return fmt.Errorf("backing %s: %w", spec.Path, err)
+	}
+	if err := sb.Features.Check(op.o.ReadOnly); err != nil {
 		return fmt.Errorf("backing %s: %w", spec.Path, err)
 	}
 	if sb.PoolID != op.state.Pool.ID {

@@ -19,6 +19,9 @@ import (
 func (v *Volume) Flush(ctx context.Context) error {
 	start := time.Now()
 	var err error
+	if v.pool.opts.ReadOnly {
+		return v.pool.unflushed
+	}
 	if !v.settled() {
 		err = v.rounds.do(ctx)
 	} else if e := v.failed.Load(); e != nil {

@@ -19,6 +19,18 @@ type healer struct {
 	checked atomic.Int64
 	mended  atomic.Int64
 	damaged atomic.Int64 // entries with a bad checksum
+
+	// anew are slots whose owners' entries are written anew although they are right:
+	// elsewhere there may be a later one that is not. Set before healing begins.
+	anew map[extent.Location]bool
+}
+
+// renew adds a slot to those whose entries are written anew.
+func (h *healer) renew(l extent.Location) {
+	if h.anew == nil {
+		h.anew = make(map[extent.Location]bool)
+	}
+	h.anew[l] = true
 }
 
 func (h *healer) finished() bool {
@@ -52,7 +64,11 @@ func (p *Pool) healTables(ctx context.Context) {
 	p.adminMu.Lock()
 	p.writeVolumeTables()
 	p.adminMu.Unlock()
-	p.eachMember(func(b *member) { p.heal.total.Add(int64(healPasses) * int64(b.layout.Slots)) })
+	p.eachMember(func(b *member) {
+		if !b.missing {
+			p.heal.total.Add(int64(healPasses) * int64(b.layout.Slots))
+		}
+	})
 	for pass := range healPasses {
 		p.eachMember(func(b *member) {
 			if ctx.Err() != nil || b.err() != nil {
@@ -70,6 +86,9 @@ func (p *Pool) healTables(ctx context.Context) {
 	if !ok {
 		p.log.Error("slot tables are not in line with the map; no new extents are placed before the next start")
 		return
+	}
+	if err := p.welcomeBack(); err != nil {
+		p.log.Error("the next start heals the slot tables again", "error", err)
 	}
 	p.log.Info("slot tables match the map", "mended", p.heal.mended.Load(), "damaged", p.heal.damaged.Load())
 	close(p.heal.done)
@@ -92,7 +111,8 @@ func (p *Pool) healTable(ctx context.Context, b *member, pass healPass) error {
 		switch {
 		case current:
 		case pass == healOwners:
-			if owned && !(valid && e.Kind == ondisk.Owner && e.Key == key) {
+			right := valid && e.Kind == ondisk.Owner && e.Key == key
+			if owned && (!right || p.heal.anew[extent.Location{Backing: b.id, Slot: s}]) {
 				wrong = append(wrong, ondisk.SlotUpdate{Slot: s, Entry: ondisk.SlotEntry{
 					Kind: ondisk.Owner, Key: key,
 					// Higher than any before this open, lower than any since: the log

@@ -21,20 +21,22 @@ import (
 // A member is a backing of the open pool: its store and what the pool keeps on
 // and about it.
 type member struct {
-	pool   *Pool
-	id     extent.BackingID
-	uuid   uuid.UUID
-	tier   extent.TierID
-	path   string
-	size   int64
-	media  backing.Media
-	store  backing.Store
-	calls  *backing.Watched // is store: how long calls take to return
-	layout ondisk.Layout
-	table  *ondisk.SlotTable
-	stamps *ondisk.Stamps
-	slots  *alloc.Slots
-	stats  ioStats
+	pool  *Pool
+	id    extent.BackingID
+	uuid  uuid.UUID
+	tier  extent.TierID
+	path  string
+	size  int64
+	media backing.Media
+	store backing.Store
+	calls *backing.Watched // is store: how long calls take to return
+	// missing: it was not there at open; the store answers with ErrBackingMissing.
+	missing bool
+	layout  ondisk.Layout
+	table   *ondisk.SlotTable
+	stamps  *ondisk.Stamps
+	slots   *alloc.Slots
+	stats   ioStats
 
 	// failure is set once, when the backing failed; nil while it serves.
 	failure  atomic.Pointer[string]
@@ -78,6 +80,9 @@ func (b *member) offset(s extent.Slot) int64 { return b.layout.SlotOffset(s) }
 
 // err returns nil while the backing serves.
 func (b *member) err() error {
+	if b.missing {
+		return fmt.Errorf("backing %s: %w", b.path, ErrBackingMissing)
+	}
 	if text := b.failure.Load(); text != nil {
 		return fmt.Errorf("backing %s: %s: %w", b.path, *text, ErrBackingFailed)
 	}
@@ -116,6 +121,9 @@ func (b *member) syncRun() error {
 // fail marks the backing as failed, durably, before anybody is told. The first
 // cause stays.
 func (b *member) fail(op string, cause error) {
+	if b.missing {
+		return
+	}
 	text := fmt.Sprintf("%s: %v", op, cause)
 	if !b.failure.CompareAndSwap(nil, &text) {
 		return
@@ -132,6 +140,9 @@ func (b *member) fail(op string, cause error) {
 // stop half-way would look like a failure of the backing.
 func (b *member) writeTable(updates []ondisk.SlotUpdate) error {
 	ctx := context.Background()
+	if err := b.err(); err != nil {
+		return err
+	}
 	b.tableMu.RLock()
 	defer b.tableMu.RUnlock()
 	if err := b.table.Write(ctx, updates); err != nil {

@@ -76,7 +76,7 @@ func (m *monitor) loop(ctx context.Context) {
 		now := p.clock.Now()
 		p.heat.Drain(now)
 		m.mu.Lock()
-		due := !now.Before(m.nextCycle)
+		due := !now.Before(m.nextCycle) && !p.opts.ReadOnly
 		m.mu.Unlock()
 		if due {
 			m.runCycle(now)
@@ -294,6 +294,9 @@ func (m *monitor) load(now time.Time) {
 
 // save writes what changed since the last time.
 func (m *monitor) save(now time.Time) error {
+	if m.pool.opts.ReadOnly {
+		return nil
+	}
 	if err := m.saveBudget(); err != nil {
 		return err
 	}

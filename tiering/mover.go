@@ -168,7 +168,7 @@ func (w *mover) reserve(ctx context.Context, m plan.Move) (extent.Location, erro
 func (t *tier) aboveHeadroom(share float64) bool {
 	var total, free int64
 	for _, b := range t.members {
-		if b.failure.Load() == nil {
+		if b.err() == nil {
 			c := b.slots.Counts()
 			total += c.Total
 			free += c.Clean + c.Cleaning + c.Free
@@ -182,7 +182,7 @@ func (t *tier) aboveHeadroom(share float64) bool {
 func (t *tier) slotsComing() bool {
 	coming := false
 	for _, b := range t.members {
-		if b.failure.Load() != nil {
+		if b.err() != nil {
 			continue
 		}
 		c := b.slots.Counts()

@@ -50,7 +50,7 @@ func Open(ctx context.Context, o Options) (*Pool, error) {
 		}
 		o.BootID = id
 	}
-	db, err := extentmap.Open(o.Metadata, extentmap.Options{Fault: o.Fault})
+	db, err := extentmap.Open(o.Metadata, extentmap.Options{ReadOnly: o.ReadOnly, Fault: o.Fault})
 	if errors.Is(err, extentmap.ErrNotExist) {
 		return nil, refuse("there is no pool at %s; pool create makes one", o.Metadata)
 	}
@@ -74,11 +74,17 @@ type opening struct {
 	pool  *Pool
 	found map[extent.BackingID]*candidate
 	warn  []string
-	told  map[extent.BackingID]string // failures that superblocks know of and the metadata does not
+
+	missing []extentmap.Member // that nobody has forgotten
+	why     map[string]error   // by path: why there is no backing
+
+	told map[extent.BackingID]string // failures that superblocks know of and the metadata does not
 
 	clean   bool               // the pool was stopped cleanly
 	records []stagedlog.Record // else: what the staged log adds
 	void    string             // why the log is of no use; "" if it is
+
+	lostSync bool // a backing went missing with data that was perhaps not synced
 }
 
 // candidate is an opened backing with what its superblock says.
@@ -115,7 +121,7 @@ func (op *opening) run(ctx context.Context) (*Pool, error) {
 	if pr.State != extentmap.PoolActive {
 		return nil, refuse("the creation of the pool in %s was not finished; run pool create again", op.o.Metadata)
 	}
-	if err := ondisk.Features(pr.Features).Check(false); err != nil {
+	if err := ondisk.Features(pr.Features).Check(op.o.ReadOnly); err != nil {
 		return nil, fmt.Errorf("metadata %s: %w", op.o.Metadata, err)
 	}
 	if err := op.findMembers(ctx); err != nil {
@@ -129,6 +135,9 @@ func (op *opening) run(ctx context.Context) (*Pool, error) {
 	if err := op.readLog(); err != nil {
 		return nil, err
 	}
+	if op.o.ReadOnly {
+		return p, op.serveReadOnly()
+	}
 	if err := op.raiseIncarnation(); err != nil {
 		return nil, err
 	}
@@ -140,15 +149,30 @@ func (op *opening) run(ctx context.Context) (*Pool, error) {
 	if err := op.recover(); err != nil {
 		return nil, err
 	}
+	p.failUnsynced()
 	if err := op.startLog(); err != nil {
 		return nil, err
 	}
-	p.warnings = op.warn
-	for _, w := range op.warn {
-		p.log.Warn(w)
-	}
-	p.start(op.clean)
+	op.sayWarnings()
+	p.start(op.clean && !op.returned())
 	return p, nil
+}
+
+func (op *opening) sayWarnings() {
+	op.pool.warnings = op.warn
+	for _, w := range op.warn {
+		op.pool.log.Warn(w)
+	}
+}
+
+// returned reports whether a backing is back that the pool was in use without.
+func (op *opening) returned() bool {
+	for _, m := range op.state.Members {
+		if m.Away && op.found[m.ID] != nil {
+			return true
+		}
+	}
+	return false
 }
 
 // build makes the Pool with its tiers and members. Nothing runs yet.
@@ -176,7 +200,10 @@ func (op *opening) build() error {
 	for _, m := range op.state.Members {
 		c := op.found[m.ID]
 		if c == nil {
-			continue // forgotten
+			if m.State != extentmap.MemberForgotten || m.Emptying {
+				p.addMember(newMissingMember(p, m))
+			}
+			continue
 		}
 		spec := c.spec
 		if spec.Media == "" {
@@ -184,12 +211,18 @@ func (op *opening) build() error {
 		}
 		b := newMember(p, m, spec, c.store, c.sb.Layout)
 		b.draining.Store(m.State == extentmap.MemberDraining)
-		p.members[m.ID].Store(b)
-		p.tiers[m.Tier].members = append(p.tiers[m.Tier].members, b)
+		p.addMember(b)
 	}
 	p.reloc = newRelocator(p, o.Relocation)
 	p.monitor = newMonitor(p, o.Relocation, heatPath(o.Metadata))
 	return nil
+}
+
+// addMember makes b known. Nothing runs yet.
+func (p *Pool) addMember(b *member) {
+	p.members[b.id].Store(b)
+	t := p.tiers[b.tier]
+	t.members = append(t.members, b)
 }
 
 // raiseIncarnation makes this open known before anything else is written.
@@ -209,6 +242,10 @@ func (op *opening) raiseIncarnation() error {
 func (op *opening) adoptMembers() {
 	ctx := context.Background() // a stop half-way would look like a failure of a backing
 	p := op.pool
+	away := make(map[extent.BackingID]bool)
+	for _, m := range op.state.Members {
+		away[m.ID] = m.Away
+	}
 	for id, text := range op.told {
 		p.recordFailure(p.members[id].Load(), text)
 	}
@@ -216,7 +253,7 @@ func (op *opening) adoptMembers() {
 		if b.err() != nil {
 			return
 		}
-		if !op.clean && !mutant.On(mutant.CleanDirtySetAtRun) {
+		if (!op.clean || away[b.id]) && !mutant.On(mutant.CleanDirtySetAtRun) {
 			if err := b.store.Sync(ctx); err != nil {
 				b.fail("sync at open", err)
 				return
@@ -229,6 +266,11 @@ func (op *opening) adoptMembers() {
 	var changed []extentmap.Member
 	for _, m := range p.db.State().Members {
 		b := p.members[m.ID].Load()
+		if b != nil && b.missing && !m.Away {
+			m.Away, m.Unsynced = true, !op.clean
+			op.lostSync = op.lostSync || m.Unsynced
+			changed = append(changed, m)
+		}
 		if b == nil || b.err() != nil {
 			continue
 		}

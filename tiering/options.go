@@ -65,6 +65,14 @@ type Options struct {
 	Heat       heat.Params
 	Relocation RelocationOptions
 
+	// ReadOnly opens the pool for salvage: nothing at all is written, to no file,
+	// and all volumes are read-only. After an unclean stop the staged log is replayed
+	// in memory.
+	ReadOnly bool
+	// Degraded permits to open a pool some of whose backings are missing. I/O on what
+	// is there fails with ErrBackingMissing; the rest serves.
+	Degraded bool
+
 	// RoundInterval is how often volumes with staged entries are flushed
 	// without being asked to. Default 5 s.
 	RoundInterval time.Duration

@@ -34,6 +34,10 @@ type Pool struct {
 	started     time.Time
 	warnings    []string // what differs from the configuration, found at open
 
+	// Of a pool that is open read-only.
+	unflushed  error     // what a flush is answered with; nil after a clean stop
+	continuity uuid.UUID // the id that could not be stored; zero: the stored one holds
+
 	db     *extentmap.DB
 	commit atomic.Uint64 // number of the last finished commit
 	staged stager        // what is visible but not committed
@@ -56,6 +60,7 @@ type Pool struct {
 	monitor   *monitor
 	heal      healer
 	superMu   sync.Mutex // one superblock is written at a time
+	memberMu  sync.Mutex // one edit of the members' records at a time
 
 	freed    signal          // slots became clean
 	ctx      context.Context // ends when the pool closes
@@ -125,22 +130,13 @@ func (p *Pool) allVolumes() []*Volume {
 // superblocks of the other backings in case the metadata is lost. The answered
 // data that was not synced is lost perhaps, so the continuity id changes.
 func (p *Pool) recordFailure(b *member, text string) {
-	state := p.db.State()
-	var rec extentmap.Member
-	for _, m := range state.Members {
-		if m.ID == b.id {
-			rec = m
+	if err := p.editMembers(func(m *extentmap.Member) bool {
+		if m.ID != b.id {
+			return false // or it is not a member yet: it failed while joining
 		}
-	}
-	if rec.ID == 0 {
-		return // not a member yet: it failed while joining
-	}
-	rec.State, rec.Error = extentmap.MemberFailed, text
-	id := uuid.New()
-	if _, err := p.commitNow(&extentmap.Changes{
-		Members: []extentmap.Member{rec},
-		Pool:    func(r *extentmap.PoolRecord) { r.Continuity = id },
-	}); err != nil {
+		m.State, m.Error = extentmap.MemberFailed, text
+		return true
+	}, renewContinuity()); err != nil {
 		p.log.Error("cannot record the failure of a backing in the metadata", "backing", b.path, "error", err)
 	}
 	p.eachMember(func(o *member) {
@@ -152,6 +148,30 @@ func (p *Pool) recordFailure(b *member, text string) {
 			o.fail("write superblock", err)
 		}
 	})
+}
+
+// renewContinuity is the edit that says that answered data may have been lost.
+func renewContinuity() func(*extentmap.PoolRecord) {
+	id := uuid.New()
+	return func(r *extentmap.PoolRecord) { r.Continuity = id }
+}
+
+// editMembers commits the members' records that edit changes, which it reports, and
+// with them the pool's, if pool is not nil. Without a change nothing is committed.
+func (p *Pool) editMembers(edit func(*extentmap.Member) bool, pool func(*extentmap.PoolRecord)) error {
+	p.memberMu.Lock()
+	defer p.memberMu.Unlock()
+	var changed []extentmap.Member
+	for _, m := range p.db.State().Members {
+		if edit(&m) {
+			changed = append(changed, m)
+		}
+	}
+	if len(changed) == 0 {
+		return nil
+	}
+	_, err := p.commitNow(&extentmap.Changes{Members: changed, Pool: pool})
+	return err
 }
 
 // commitNow commits changes that no round is concerned with.
@@ -231,7 +251,7 @@ func (p *Pool) close(orderly bool) error {
 	var errs []error
 	p.cancel()
 	p.wg.Wait()
-	if orderly {
+	if orderly && !p.opts.ReadOnly {
 		errs = append(errs, p.stopClean())
 	}
 	for _, v := range p.allVolumes() {
@@ -240,8 +260,10 @@ func (p *Pool) close(orderly bool) error {
 	p.reloc.wg.Wait()
 	p.committer.close()
 	p.eachMember(func(b *member) { b.syncs.drain() })
-	if err := p.staged.log.Close(); err != nil {
-		errs = append(errs, fmt.Errorf("close staged log: %w", err))
+	if p.staged.log != nil { // not if the pool is read-only
+		if err := p.staged.log.Close(); err != nil {
+			errs = append(errs, fmt.Errorf("close staged log: %w", err))
+		}
 	}
 	if err := p.db.Close(); err != nil && !errors.Is(err, ErrMetadataFailed) {
 		errs = append(errs, fmt.Errorf("close metadata: %w", err))
@@ -263,7 +285,9 @@ func (p *Pool) stopClean() error {
 	ctx := context.Background()
 	var errs []error
 	for _, v := range p.allVolumes() {
-		if err := v.Flush(ctx); err != nil {
+		// What a missing backing may have lost was lost before; the round has done what
+		// it could.
+		if err := v.Flush(ctx); err != nil && !errors.Is(err, ErrBackingMissing) {
 			errs = append(errs, fmt.Errorf("flush volume %s: %w", v.Name(), err))
 		}
 	}
@@ -273,6 +297,9 @@ func (p *Pool) stopClean() error {
 	}
 	failed := false
 	p.eachMember(func(b *member) {
+		if b.missing {
+			return // it is synced and healed when it is back
+		}
 		if b.err() != nil {
 			failed = true
 			return

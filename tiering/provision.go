@@ -119,7 +119,7 @@ func roomiest(members, skip []*member, suspect bool) *member {
 	most := 0.0
 next:
 	for _, b := range members {
-		if b.failure.Load() != nil || b.draining.Load() || b.health.suspect.Load() != suspect {
+		if b.err() != nil || b.draining.Load() || b.health.suspect.Load() != suspect {
 			continue
 		}
 		for _, s := range skip {
@@ -156,7 +156,7 @@ func (b *member) reserve() (extent.Slot, bool) {
 func (p *Pool) slotsComing() bool {
 	coming := false
 	p.eachMember(func(b *member) {
-		if b.failure.Load() != nil {
+		if b.err() != nil {
 			return
 		}
 		c := b.slots.Counts()

@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"io/fs"
 
-	"github.com/google/uuid"
-
 	"tierd/tiering/extent"
 	"tierd/tiering/extentmap"
 	"tierd/tiering/mutant"
@@ -19,7 +17,11 @@ func (op *opening) identity(incarnation uint64) stagedlog.Identity {
 	id := stagedlog.Identity{
 		PoolID: op.pool.id, Incarnation: incarnation, BootID: op.o.BootID, Instances: make(map[extent.BackingID]string),
 	}
-	op.pool.eachMember(func(b *member) { id.Instances[b.id] = b.store.Instance() })
+	op.pool.eachMember(func(b *member) {
+		if !b.missing {
+			id.Instances[b.id] = b.store.Instance()
+		}
+	})
 	return id
 }
 
@@ -73,10 +75,8 @@ func (op *opening) recover() error {
 		return nil
 	}
 	p := op.pool
-	if op.void != "" {
-		cont := uuid.New()
-		op.warn = append(op.warn, fmt.Sprintf("the pool was not stopped cleanly and its staged log cannot be used (%s): answered writes that were not flushed may be lost", op.void))
-		if _, err := p.commitNow(&extentmap.Changes{Pool: func(r *extentmap.PoolRecord) { r.Continuity = cont }}); err != nil {
+	if op.mayHaveLost() {
+		if _, err := p.commitNow(&extentmap.Changes{Pool: renewContinuity()}); err != nil {
 			return fmt.Errorf("renew continuity id: %w", err)
 		}
 	}
@@ -88,57 +88,88 @@ func (op *opening) recover() error {
 	return nil
 }
 
-// replay applies the records on top of the maps and commits the outcome. Each
-// record sets the absolute state of its extents, so the last one counts, and
-// records that were committed before do no harm.
-func (p *Pool) replay(recs []stagedlog.Record) (changed int, err error) {
-	type final struct {
-		to   extent.Location
-		seq  uint64
-		move bool
+// mayHaveLost reports whether answered data may be lost, and warns of it.
+func (op *opening) mayHaveLost() bool {
+	if op.void != "" {
+		op.warn = append(op.warn, fmt.Sprintf("the pool was not stopped cleanly and its staged log cannot be used (%s): answered writes that were not flushed may be lost", op.void))
 	}
-	last := make(map[extent.Key]final)
+	if op.lostSync {
+		op.warn = append(op.warn, "the pool was not stopped cleanly before a backing went missing: answered writes there that were not flushed may be lost, and flushes of volumes with extents there fail")
+	}
+	return op.void != "" || op.lostSync
+}
+
+// replayed is what the staged log says of one extent that the map does not.
+type replayed struct {
+	v        *Volume
+	index    extent.Index
+	from, to extent.Location // from: by the map
+	seq      uint64
+	move     bool
+}
+
+// latest returns what the records change on top of the maps. Each record sets the
+// absolute state of its extents, so the last one counts, and records that were
+// committed before do no harm.
+//
+// A move onto a backing that is missing is left out, like one onto a backing that
+// failed: the extent's flushed bytes are still in the slot it left.
+func (p *Pool) latest(recs []stagedlog.Record) ([]replayed, error) {
+	last := make(map[extent.Key]stagedlog.Record)
 	for _, r := range recs {
 		v := p.byID[r.Volume]
 		if v == nil {
 			continue // deleted since: ids are never reused
 		}
 		for i := r.First; i < r.First+r.Count && i < v.table.Len(); i++ {
-			last[extent.Key{Volume: r.Volume, Index: i}] = final{r.To, r.Seq, r.Kind == stagedlog.Move}
+			last[extent.Key{Volume: r.Volume, Index: i}] = r
 		}
 	}
-	type claim struct {
-		v *Volume
-		r stagedRecord
-	}
-	var claims []claim
-	now := p.clock.Now()
-	for k, f := range last {
+	var changes []replayed
+	for k, r := range last {
 		v := p.byID[k.Volume]
-		old := v.table.Load(k.Index)
-		from := old.Location()
-		if from == f.to {
+		c := replayed{v: v, index: k.Index, from: v.table.Load(k.Index).Location(), to: r.To, seq: r.Seq, move: r.Kind == stagedlog.Move}
+		if c.from == c.to {
 			continue
 		}
-		if !f.to.IsZero() && p.member(f.to) == nil {
-			return 0, fmt.Errorf("%v is on backing %d, which is not part of the pool", k, f.to.Backing)
+		if !c.to.IsZero() && p.member(c.to) == nil {
+			return nil, fmt.Errorf("%v is on backing %d, which is not part of the pool", k, c.to.Backing)
 		}
-		if !from.IsZero() {
-			p.member(from).slots.Vacate(from.Slot)
-		}
-		claims = append(claims, claim{v, stagedRecord{
-			seq: f.seq, index: k.Index, from: from, entry: old.At(f.to) | extent.FlagStaged, move: f.move, since: now,
-		}})
-	}
-	touched := make(map[*Volume]bool)
-	for _, c := range claims {
-		if l := c.r.entry.Location(); !l.IsZero() {
-			if err := p.member(l).slots.Claim(l.Slot); err != nil {
-				return 0, fmt.Errorf("%v: %w", extent.Key{Volume: c.v.id, Index: c.r.index}, err)
+		if c.move && p.member(c.to).missing && !r.From.IsZero() && p.member(r.From) != nil {
+			p.heal.renew(r.From)
+			if c.to, c.move = r.From, false; c.from == c.to {
+				continue
 			}
 		}
-		c.v.setEntry(c.r.index, c.r.entry)
-		c.v.stagedRecs = append(c.v.stagedRecs, c.r)
+		changes = append(changes, c)
+	}
+	return changes, nil
+}
+
+// replay applies the records on top of the maps and commits the outcome.
+func (p *Pool) replay(recs []stagedlog.Record) (changed int, err error) {
+	changes, err := p.latest(recs)
+	if err != nil {
+		return 0, err
+	}
+	// All slots that are left are given up before any is taken: one extent's may be
+	// another's now.
+	for _, c := range changes {
+		if !c.from.IsZero() {
+			p.member(c.from).slots.Vacate(c.from.Slot)
+		}
+	}
+	touched := make(map[*Volume]bool)
+	now := p.clock.Now()
+	for _, c := range changes {
+		if !c.to.IsZero() {
+			if err := p.member(c.to).slots.Claim(c.to.Slot); err != nil {
+				return 0, fmt.Errorf("%v: %w", extent.Key{Volume: c.v.id, Index: c.index}, err)
+			}
+		}
+		e := c.v.table.Load(c.index).At(c.to) | extent.FlagStaged
+		c.v.setEntry(c.index, e)
+		c.v.stagedRecs = append(c.v.stagedRecs, stagedRecord{seq: c.seq, index: c.index, from: c.from, entry: e, move: c.move, since: now})
 		touched[c.v] = true
 	}
 	for v := range touched {
@@ -151,7 +182,7 @@ func (p *Pool) replay(recs []stagedlog.Record) (changed int, err error) {
 			p.log.Error("a volume is recovered in part", "volume", v.Name(), "error", err)
 		}
 	}
-	return len(claims), nil
+	return len(changes), nil
 }
 
 // startLog makes the log of this incarnation the valid one. Whatever the old one

@@ -24,6 +24,7 @@ type PoolInfo struct {
 	Commit        uint64
 	Started       time.Time
 	MetadataError error // nil while mappings can be committed
+	ReadOnly      bool  // nothing is written at all
 
 	Staged       int       // entries that await their commit
 	OldestStaged time.Time // zero if none
@@ -75,6 +76,7 @@ type VolumeInfo struct {
 	Deleting      bool
 	Err           error   // nil while flushes succeed
 	Extents       []int64 // mapped, by tier
+	Lost          int64   // bytes on missing backings
 	Opens         int64
 	Staged        int
 	OldestStaged  time.Time
@@ -86,9 +88,12 @@ type VolumeInfo struct {
 func (p *Pool) Info() PoolInfo {
 	r := p.db.Pool()
 	info := PoolInfo{
-		ID: p.id, FormatVersion: r.FormatVersion, ExtentSize: p.size.Bytes(), Incarnation: p.incarnation, Continuity: r.Continuity,
-		Commit: p.commit.Load(), Started: p.started, MetadataError: p.db.Err(), LogFill: p.staged.log.Fill(),
+		ID: p.id, FormatVersion: r.FormatVersion, ExtentSize: p.size.Bytes(), Incarnation: p.incarnation, Continuity: p.Continuity(),
+		Commit: p.commit.Load(), Started: p.started, MetadataError: p.db.Err(), ReadOnly: p.opts.ReadOnly,
 		Healed: p.heal.progress(), Warnings: slices.Clone(p.warnings),
+	}
+	if p.staged.log != nil { // not if the pool is read-only
+		info.LogFill = p.staged.log.Fill()
 	}
 	for _, v := range p.allVolumes() {
 		n, since := v.stagedEntries()
@@ -112,7 +117,12 @@ func (h *healer) progress() float64 {
 
 // Continuity returns the id that changes whenever answered data may have been
 // lost.
-func (p *Pool) Continuity() uuid.UUID { return p.db.Pool().Continuity }
+func (p *Pool) Continuity() uuid.UUID {
+	if p.continuity != uuid.Nil {
+		return p.continuity
+	}
+	return p.db.Pool().Continuity
+}
 
 // Tiers returns the tiers, fastest first.
 func (p *Pool) Tiers() []TierInfo {
@@ -178,7 +188,7 @@ func (v *Volume) Info() VolumeInfo {
 	v.mu.Lock()
 	info := VolumeInfo{
 		ID: v.id, UUID: v.uuid, Name: v.name, Size: v.size.Load(), Policy: v.policy.String(), Created: v.record.Created,
-		ReadOnly: v.readOnly.Load(), Deleting: v.gone.Load(), Opens: v.opens.Load(),
+		ReadOnly: v.ReadOnly(), Deleting: v.gone.Load(), Opens: v.opens.Load(),
 		UnmappedReads: v.unmappedReads.Load(), Ops: v.stats.counts(), Extents: make([]int64, len(v.extents)),
 	}
 	v.mu.Unlock()
@@ -188,6 +198,7 @@ func (v *Volume) Info() VolumeInfo {
 	for i := range v.extents {
 		info.Extents[i] = v.extents[i].Load()
 	}
+	info.Lost = v.LostBytes()
 	info.Staged, info.OldestStaged = v.stagedEntries()
 	return info
 }
@@ -300,6 +311,8 @@ func (p *Pool) why(v *Volume, b *member, s heat.Score) string {
 	tier := p.tiers[b.tier].name
 	policy := v.Policy()
 	switch {
+	case b.missing:
+		return "on a backing that is missing; it is there when the backing is back"
 	case b.err() != nil:
 		return "on a backing that has failed; it stays there"
 	case policy.want.Kind == plan.WantTier && policy.want.Tier == b.tier:

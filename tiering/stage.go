@@ -67,6 +67,9 @@ func (p *Pool) tryStage(v *Volume, kind stagedlog.Kind, first, count extent.Inde
 	if s.broken != nil {
 		return s.broken
 	}
+	if p.opts.ReadOnly {
+		return ErrReadOnly
+	}
 	if err := p.db.Err(); err != nil {
 		return err
 	}

@@ -35,6 +35,7 @@ type Volume struct {
 	stats ioStats
 
 	extents       []atomic.Int64 // mapped, by tier
+	lost          atomic.Int64   // of these, on missing backings
 	unmappedReads atomic.Uint64  // pieces of reads that no slot backs
 	opens         atomic.Int64   // users that keep it from being deleted
 	gone          atomic.Bool    // being deleted: I/O is refused
@@ -82,7 +83,7 @@ func (v *Volume) Policy() Policy {
 }
 
 // ReadOnly reports whether changes are refused.
-func (v *Volume) ReadOnly() bool { return v.readOnly.Load() }
+func (v *Volume) ReadOnly() bool { return v.readOnly.Load() || v.pool.opts.ReadOnly }
 
 // Opened notes a user of the volume, which is not deleted without force before
 // as many calls of Released.
@@ -255,12 +256,21 @@ func (v *Volume) setEntry(i extent.Index, e extent.Entry) (old extent.Entry) {
 	old = v.table.Load(i)
 	v.table.Store(i, e)
 	if old.Mapped() {
-		v.extents[v.pool.member(old.Location()).tier].Add(-1)
+		v.count(old.Location(), -1)
 	}
 	if e.Mapped() {
-		v.extents[v.pool.member(e.Location()).tier].Add(1)
+		v.count(e.Location(), 1)
 	}
 	return old
+}
+
+// count adds n to the extents that v has where l is.
+func (v *Volume) count(l extent.Location, n int64) {
+	b := v.pool.member(l)
+	v.extents[b.tier].Add(n)
+	if b.missing {
+		v.lost.Add(n)
+	}
 }
 
 // markDirty notes that data of v on b is not covered by a sync.

@@ -30,13 +30,14 @@ const drainTime = 60 * time.Second
 // daemon is one run of the program: listeners, pool and servers, in the order in
 // which they come up. They go down in reverse.
 type daemon struct {
-	path   string // of the configuration
-	cfg    *config.Config
-	live   atomic.Pointer[config.Config] // cfg, for other goroutines
-	log    *slog.Logger
-	level  *slog.LevelVar
-	stop   <-chan os.Signal
-	reload <-chan os.Signal
+	path               string // of the configuration
+	readOnly, degraded bool
+	cfg                *config.Config
+	live               atomic.Pointer[config.Config] // cfg, for other goroutines
+	log                *slog.Logger
+	level              *slog.LevelVar
+	stop               <-chan os.Signal
+	reload             <-chan os.Signal
 
 	listeners listeners
 	pool      *tiering.Pool
@@ -60,6 +61,7 @@ func (d *daemon) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	opts.ReadOnly, opts.Degraded = d.readOnly, d.degraded
 	pool, err := tiering.Open(ctx, opts)
 	if err != nil {
 		return fmt.Errorf("open pool: %w", err)
@@ -89,6 +91,9 @@ func (d *daemon) serve(ctx context.Context) {
 		go func() { d.ended("NBD server on "+l.Addr().String(), d.nbd.Serve(ctx, l)) }()
 	}
 	d.control = control.NewServer(&service{pool: d.pool, nbd: d.nbd, cfg: d.live.Load}, d.log.With("component", "admin"))
+	if d.readOnly {
+		d.control.RefuseChanges(control.WithHint(fmt.Errorf("the pool is open read-only: %w", control.ErrUnavailable), "stop tierd and start it without --read-only"))
+	}
 	go func() { d.ended("admin server", d.control.Serve(d.listeners.admin)) }()
 	if d.listeners.metrics == nil {
 		return

@@ -38,6 +38,8 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	}
 	path := fs.String("config", config.DefaultPath, "configuration `file`")
 	format := fs.String("log-format", "text", "text or json")
+	readOnly := fs.Bool("read-only", false, "serve for salvage, and write nothing at all")
+	degraded := fs.Bool("degraded", false, "start although backings are missing; what is there answers with errors")
 	checkOnly := fs.Bool("check-config", false, "check the configuration and exit")
 	showVersion := fs.Bool("version", false, "print the version and exit")
 	if err := fs.Parse(args); err != nil {
@@ -82,7 +84,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	signal.Notify(reload, syscall.SIGHUP)
 	defer signal.Stop(reload)
 
-	d := &daemon{path: *path, cfg: cfg, log: log, level: level, stop: stop, reload: reload}
+	d := &daemon{path: *path, readOnly: *readOnly, degraded: *degraded, cfg: cfg, log: log, level: level, stop: stop, reload: reload}
 	if err := d.run(ctx); err != nil {
 		fmt.Fprintf(stderr, "tierd: %v\n", err)
 		return exitFailed

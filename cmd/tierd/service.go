@@ -38,6 +38,8 @@ func classify(err error) error {
 		{tiering.ErrMetadataFailed, control.ErrUnavailable},
 		{tiering.ErrNoSpace, control.ErrUnavailable},
 		{tiering.ErrBackingFailed, control.ErrUnavailable},
+		{tiering.ErrBackingMissing, control.ErrUnavailable},
+		{tiering.ErrReadOnly, control.ErrUnavailable},
 		{tiering.ErrClosed, control.ErrUnavailable},
 	} {
 		if errors.Is(err, c.from) {
@@ -66,7 +68,7 @@ func (s *service) PoolStatus(context.Context) (control.PoolStatus, error) {
 		MetadataState: control.MetadataOK, CommitNumber: info.Commit, StagedEntries: int64(info.Staged),
 		Healing: info.Healed < 1, HealProgress: info.Healed,
 		ProvisionedBytes: info.Provisioned, Warnings: info.Warnings,
-		Connections: s.nbd.Snapshot().Transmitting,
+		Connections: s.nbd.Snapshot().Transmitting, ReadOnly: info.ReadOnly,
 	}
 	if info.MetadataError != nil {
 		st.MetadataState, st.MetadataError = control.MetadataFailed, info.MetadataError.Error()

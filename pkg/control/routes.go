@@ -57,6 +57,13 @@ const (
 	routeHeat             = "heat"
 )
 
+// reading are the requests that change nothing, and so are answered when changes are
+// refused.
+var reading = map[string]bool{
+	routePoolStatus: true, routeTiers: true, routeBackings: true, routeVolumes: true, routeRelocationStatus: true,
+	routeRelocationPlan: true, routeLocate: true, routeHeat: true,
+}
+
 func plain[Reply any](name string, method func(Service, context.Context) (Reply, error)) route {
 	return withRequest(name, func(s Service, ctx context.Context, _ none) (Reply, error) { return method(s, ctx) })
 }

@@ -28,6 +28,7 @@ type Server struct {
 	service Service
 	log     *slog.Logger
 	http    *http.Server
+	refusal error              // what changes are answered with; nil: they are carried out
 	cancel  context.CancelFunc // ends the context of every request
 }
 
@@ -54,6 +55,10 @@ func NewServer(s Service, log *slog.Logger) *Server {
 	}
 	return srv
 }
+
+// RefuseChanges makes every request that is not known to change nothing fail with
+// err. It is called before Serve.
+func (s *Server) RefuseChanges(err error) { s.refusal = err }
 
 // Serve answers requests from l until Shutdown, then returns nil. It owns l.
 func (s *Server) Serve(l net.Listener) error {
@@ -90,6 +95,10 @@ func (s *Server) serve(w http.ResponseWriter, req *http.Request, r route) {
 	request := r.decode()
 	if err := decodeStrict(body, request); err != nil {
 		s.fail(w, r.name, fmt.Errorf("decode request: %w: %w", err, ErrUsage))
+		return
+	}
+	if s.refusal != nil && !reading[r.name] {
+		s.fail(w, r.name, s.refusal)
 		return
 	}
 	reply, err := s.call(req.Context(), r, request)

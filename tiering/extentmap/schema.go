@@ -152,6 +152,15 @@ type Member struct {
 	Incarnation uint64           `json:"incarnation"` // the last one written to its superblock
 	Instance    string           `json:"instance"`    // backing.Store.Instance at the last open
 	Error       string           `json:"error"`       // why it failed
+
+	// Away says that the pool was in use without it: when it is back it is synced,
+	// and its slot table brought into line with the map.
+	Away bool `json:"away"`
+	// Unsynced says that it went missing before it was known to be synced: answered
+	// data there may be lost.
+	Unsynced bool `json:"unsynced"`
+	// Emptying says of a forgotten one that the map still has extents on it.
+	Emptying bool `json:"emptying"`
 }
 
 // Volume is a thin virtual disk. Its extents are in the map.

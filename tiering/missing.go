@@ -1,0 +1,176 @@
+package tiering
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"strings"
+	"syscall"
+
+	"tierd/pkg/backing"
+	"tierd/tiering/extent"
+	"tierd/tiering/extentmap"
+	"tierd/tiering/ondisk"
+)
+
+// A missing member is a backing of the pool that was not there when the pool was
+// opened. It is a member like others, so that the map can name it, and whatever
+// asks err() leaves it alone. While it is away its extents can be unmapped; their
+// slots are set aside. What it missed is made up for when it is back: it is synced,
+// and its slot table brought into line with the map.
+
+// newMissingMember returns the member that stands for m. Nothing is read from it,
+// so that only the number of slots in its layout matters.
+func newMissingMember(p *Pool, m extentmap.Member) *member {
+	b := newMember(p, m, BackingSpec{Path: m.Path}, missingStore{m.Size}, ondisk.Layout{
+		Size: m.Size, ExtentSize: p.size.Bytes(), Slots: m.Slots, TableSlots: m.Slots,
+	})
+	b.missing = true
+	return b
+}
+
+// missingStore is the store of a missing member.
+type missingStore struct{ size int64 }
+
+var _ backing.Store = missingStore{}
+
+func (s missingStore) Size() int64                                { return s.size }
+func (missingStore) TryReadAt([]byte, int64) bool                 { return false }
+func (missingStore) ReadAt(context.Context, []byte, int64) error  { return ErrBackingMissing }
+func (missingStore) WriteAt(context.Context, []byte, int64) error { return ErrBackingMissing }
+func (missingStore) Sync(context.Context) error                   { return ErrBackingMissing }
+func (missingStore) Zero(context.Context, int64, int64) error     { return ErrBackingMissing }
+func (missingStore) Discard(context.Context, int64, int64) error  { return ErrBackingMissing }
+func (missingStore) StartWriteback(int64, int64)                  {}
+func (missingStore) IsHole(context.Context, int64, int64) (bool, error) {
+	return false, ErrBackingMissing
+}
+func (missingStore) Instance() string { return "" }
+func (missingStore) Close() error     { return nil }
+
+// isAbsent reports whether an error of opening a backing, or of reading its
+// superblock, means that there is no such backing, or none that can be used. What
+// somebody has to look into first (it is locked, cut off, a stranger's, of a later
+// format) is none of that.
+func isAbsent(err error) bool {
+	for _, e := range []error{
+		fs.ErrNotExist, syscall.ENXIO, syscall.ENODEV, syscall.ENOTDIR, syscall.EIO, syscall.EREMOTEIO, syscall.ETIMEDOUT, ondisk.ErrCorrupt,
+	} {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	return errNoMedium(err)
+}
+
+// errNoMedium reports whether a drive is there without a disk in it.
+func errNoMedium(err error) bool { return errors.Is(err, syscall.ENOMEDIUM) }
+
+// judgeMissing decides whether to go on without the backings that are missing, and
+// says what to do if not.
+func (op *opening) judgeMissing() error {
+	if len(op.missing) == 0 {
+		return nil
+	}
+	if len(op.found) == 0 {
+		return refuse("none of the %d backings of the pool is there, first %s", len(op.missing), op.missing[0].Path)
+	}
+	var list []string
+	for _, m := range op.missing {
+		text := fmt.Sprintf("backing %s of tier %s is missing (id %d, %s)", m.Path, op.tierName(m.Tier), m.ID, m.UUID)
+		if why := op.why[m.Path]; why != nil && !errors.Is(why, fs.ErrNotExist) {
+			text += fmt.Sprintf(": %v", why)
+		}
+		list = append(list, text)
+	}
+	if op.o.Degraded {
+		op.warn = append(op.warn, list...)
+		return nil
+	}
+	return refuse("%s; attach it again, or start tierd with --degraded: then the rest serves, and what is there answers with errors", strings.Join(list, ", "))
+}
+
+// failUnsynced makes the flushes fail of volumes with extents on missing backings
+// that were perhaps not synced: nobody knows what of the volumes' answered data was
+// on its way there.
+func (p *Pool) failUnsynced() {
+	unsynced := make(map[extent.BackingID]error)
+	for _, m := range p.db.State().Members {
+		if b := p.members[m.ID].Load(); b != nil && b.missing && m.Unsynced && m.State != extentmap.MemberForgotten {
+			unsynced[m.ID] = b.err()
+		}
+	}
+	if len(unsynced) == 0 {
+		return
+	}
+	for _, v := range p.allVolumes() {
+		if v.lost.Load() == 0 {
+			continue
+		}
+		v.table.Range(func(_ extent.Index, e extent.Entry) bool {
+			err := unsynced[e.Location().Backing]
+			if !e.Mapped() || err == nil {
+				return true
+			}
+			v.fail(err)
+			return false
+		})
+	}
+}
+
+// welcomeBack ends the absence of the backings that are there: they are synced, and
+// their slot tables match the map.
+func (p *Pool) welcomeBack() error {
+	return p.editMembers(func(m *extentmap.Member) bool {
+		b := p.members[m.ID].Load()
+		if b == nil || b.err() != nil || !m.Away {
+			return false
+		}
+		m.Away, m.Unsynced = false, false
+		return true
+	}, nil)
+}
+
+// A LostRange is a part of a volume that cannot be read, since its backing is
+// missing.
+type LostRange struct {
+	Offset, Length int64 // bytes
+	Backing        extent.BackingID
+	Path           string
+}
+
+// Lost returns the ranges of the volume whose backings are missing, in order and
+// merged where they lie side by side on the same backing.
+func (v *Volume) Lost() []LostRange {
+	if v.lost.Load() == 0 {
+		return nil
+	}
+	var ranges []LostRange
+	size := v.pool.size
+	v.table.Range(func(i extent.Index, e extent.Entry) bool {
+		if !e.Mapped() {
+			return true
+		}
+		b := v.pool.member(e.Location())
+		if !b.missing {
+			return true
+		}
+		off, n := size.Start(i), v.extentBytes(i)
+		if k := len(ranges) - 1; k >= 0 && ranges[k].Backing == b.id && ranges[k].Offset+ranges[k].Length == off {
+			ranges[k].Length += n
+		} else {
+			ranges = append(ranges, LostRange{off, n, b.id, b.path})
+		}
+		return true
+	})
+	return ranges
+}
+
+// LostBytes returns how much of the volume cannot be read, bytes.
+func (v *Volume) LostBytes() (n int64) {
+	for _, r := range v.Lost() {
+		n += r.Length
+	}
+	return n
+}
