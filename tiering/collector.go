@@ -84,12 +84,13 @@ var metricDefs = []struct {
 	{"relocation_moves_in_flight", "Moves under way.", nil},
 	{"relocation_paused", "1 while an operator has paused movement.", nil},
 	{"relocation_window_open", "1 while the calendar permits movement.", nil},
+	{"relocation_exclusion_duration_seconds", "Time for which moves kept writes to their extents waiting.", nil},
 	{"relocation_cycle_duration_seconds", "Time of planning cycles.", nil},
 }
 
 // skipReasons are the values of the label reason of moves that did not happen.
 var skipReasons = []string{
-	"backing_failed", "budget", "cancelled", "changed", "error", "stopped", "target_full", "too_busy", "unmapped", "volume_failed", "volume_gone",
+	"backing_failed", "budget", "cancelled", "changed", "error", "moving", "pinned", "stopped", "target_full", "too_busy", "unmapped", "volume_failed", "volume_gone",
 }
 
 // Collector returns the pool's metrics for registration.
@@ -165,18 +166,19 @@ var (
 func (s *sender) tiers() {
 	p := s.c.p
 	times := p.monitor.serviceTimes()
-	volumes, extents := make([]int, len(p.tiers)), make([]int64, len(p.tiers))
+	tiers := p.ranks()
+	volumes, extents := make([]int, len(tiers)), make([]int64, len(tiers))
 	for _, v := range p.allVolumes() {
-		for i := range v.extents {
-			if n := v.extents[i].Load(); n > 0 {
+		for i, t := range tiers {
+			if n := v.extents.of(t).Load(); n > 0 {
 				volumes[i]++
 				extents[i] += n
 			}
 		}
 	}
-	for i, t := range p.tiers {
+	for i, t := range tiers {
 		var used, total int64
-		for _, b := range t.members {
+		for _, b := range t.members() {
 			c := b.slots.Counts()
 			used, total = used+c.Used, total+c.Total
 			l := []string{t.name, b.path}
@@ -205,7 +207,7 @@ func (s *sender) tiers() {
 		s.gauge("tier_free_bytes", float64(total-used)*s.size, t.name)
 		s.gauge("tier_extents", float64(extents[i]), t.name)
 		s.gauge("tier_volumes", float64(volumes[i]), t.name)
-		s.gauge("tier_service_time_seconds", times[i].Seconds(), t.name)
+		s.gauge("tier_service_time_seconds", times[t].Seconds(), t.name)
 		s.counter("tier_cache_hits_total", float64(t.stats.hits.Load()), t.name)
 		s.counter("tier_cache_misses_total", float64(t.stats.misses.Load()), t.name)
 		s.ops("tier", &t.stats, deviceOps, true, t.name)
@@ -218,8 +220,8 @@ func (s *sender) volumes() {
 	for _, v := range p.Volumes() {
 		name := v.Name()
 		s.gauge("volume_size_bytes", float64(v.Size()), name)
-		for i, t := range p.tiers {
-			n := float64(v.extents[i].Load())
+		for _, t := range p.ranks() {
+			n := float64(v.extents.of(t).Load())
 			s.gauge("volume_extents", n, name, t.name)
 			s.gauge("volume_allocated_bytes", n*s.size, name, t.name)
 		}
@@ -263,11 +265,12 @@ func (s *sender) relocation() {
 	for _, m := range info.Moved {
 		moved[key{m.From, m.To, m.Reason}] = m
 	}
-	for _, from := range p.tiers {
-		for _, to := range p.tiers {
+	for _, from := range p.ranks() {
+		for _, to := range p.ranks() {
 			for _, r := range plan.MoveReasons {
-				// Load is evened out within a tier, everything else is between tiers.
-				if (from == to) != (r == plan.ReasonBalance) {
+				// Load is evened out within a tier, a backing is emptied to wherever there
+				// is room, everything else is between tiers.
+				if r != plan.ReasonDrain && r != plan.ReasonSuspect && (from == to) != (r == plan.ReasonBalance) {
 					continue
 				}
 				m := moved[key{from.name, to.name, r}]
@@ -295,6 +298,7 @@ func (s *sender) relocation() {
 	s.gauge("relocation_moves_in_flight", float64(info.InFlight))
 	s.gauge("relocation_paused", boolValue(info.Paused))
 	s.gauge("relocation_window_open", boolValue(info.WindowOpen))
+	s.histogram("relocation_exclusion_duration_seconds", &p.reloc.held)
 	s.histogram("relocation_cycle_duration_seconds", &m.cycleTime)
 }
 

@@ -24,7 +24,7 @@ type member struct {
 	pool  *Pool
 	id    extent.BackingID
 	uuid  uuid.UUID
-	tier  extent.TierID
+	tier  *tier
 	path  string
 	size  int64
 	media backing.Media
@@ -58,7 +58,7 @@ type member struct {
 
 func newMember(p *Pool, m extentmap.Member, spec BackingSpec, st backing.Store, l ondisk.Layout) *member {
 	b := &member{
-		pool: p, id: m.ID, uuid: m.UUID, tier: m.Tier, path: spec.Path, size: l.Size, media: spec.Media, layout: l,
+		pool: p, id: m.ID, uuid: m.UUID, tier: p.tierAt(m.Tier), path: spec.Path, size: l.Size, media: spec.Media, layout: l,
 		slots: alloc.New(l.Slots),
 		wake:  make(chan struct{}, 1),
 	}

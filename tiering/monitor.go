@@ -33,7 +33,6 @@ type monitor struct {
 	last      plan.Plan
 	lastTime  time.Time // of the last plan
 	paused    bool
-	service   []serviceTime // of each tier
 
 	cycleTime metrics.Histogram
 	planned   struct{ up, down, rebalance int64 } // bytes, over all plans
@@ -47,7 +46,7 @@ type serviceTime struct {
 }
 
 func newMonitor(p *Pool, o RelocationOptions, path string) *monitor {
-	return &monitor{pool: p, file: heat.NewFile(heat.PoolID(p.id)), path: path, opts: o, service: make([]serviceTime, len(p.tiers))}
+	return &monitor{pool: p, file: heat.NewFile(heat.PoolID(p.id)), path: path, opts: o}
 }
 
 func (m *monitor) headroom() float64 {
@@ -124,11 +123,11 @@ func (m *monitor) measure() {
 	const enough = 50 // reads that a mean is taken from
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	for i, t := range m.pool.tiers {
-		s := &m.service[i]
+	for _, t := range m.pool.ranks() {
+		s := &t.service
 		var n uint64
 		var sum time.Duration
-		for _, b := range t.members {
+		for _, b := range t.members() {
 			n += b.stats.ops[OpRead].latency.Count()
 			sum += b.stats.ops[OpRead].latency.Sum()
 		}
@@ -147,21 +146,21 @@ func (m *monitor) measure() {
 // have been seen it goes by the kind of medium. Of two tiers the one declared
 // faster never counts as slower: reads that found a slow tier's data in some
 // cache on the way would turn the order of the tiers round.
-func (m *monitor) serviceTimes() []time.Duration {
+func (m *monitor) serviceTimes() map[*tier]time.Duration {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	times := make([]time.Duration, len(m.service))
+	times := make(map[*tier]time.Duration)
 	var before time.Duration
-	for i, s := range m.service {
-		d := s.mean
+	for _, t := range m.pool.ranks() {
+		d := t.service.mean
 		if d == 0 {
 			d = 200 * time.Microsecond
-			if m.pool.tiers[i].media == backing.HDD {
+			if t.media == backing.HDD {
 				d = 8 * time.Millisecond
 			}
 		}
 		before = max(d, before+before/4)
-		times[i] = before
+		times[t] = before
 	}
 	return times
 }
@@ -212,9 +211,9 @@ func (m *monitor) view(now time.Time) plan.View {
 	p := m.pool
 	times := m.serviceTimes()
 	v := plan.View{Extents: func(yield func(plan.Extent) bool) { p.planExtents(now, yield) }}
-	for i, t := range p.tiers {
-		pt := plan.Tier{ID: t.id, Name: t.name, ServiceTime: times[i]}
-		for _, b := range t.members {
+	for i, t := range p.ranks() {
+		pt := plan.Tier{ID: extent.TierID(i), Name: t.name, ServiceTime: times[t]}
+		for _, b := range t.members() {
 			c := b.slots.Counts()
 			if b.err() != nil || b.draining.Load() {
 				continue
@@ -255,7 +254,7 @@ func (p *Pool) planExtents(now time.Time, yield func(plan.Extent) bool) {
 			}
 			b := p.member(e.Location())
 			goOn = yield(plan.Extent{
-				Key: extent.Key{Volume: v.id, Index: i}, Tier: b.tier, Backing: b.id, Want: want,
+				Key: extent.Key{Volume: v.id, Index: i}, Tier: b.tier.rank(), Backing: b.id, Want: want,
 				Pinned: failed || b.err() != nil, Heat: s.Heat, Age: s.Age, SinceMove: s.SinceMove,
 			})
 			return goOn

@@ -22,6 +22,13 @@ type mover struct {
 	credit int64 // bytes taken from the budget and not written yet
 	cycle  int64 // in which they were taken
 	sums   []uint32
+	verify bool
+
+	// Of a mover that empties a backing; see evacuate.go.
+	off     *member // what it moves extents off
+	reason  plan.Reason
+	anyTier bool // whatever tier a volume's policy asks for
+	take    func(ctx context.Context, n int64) error
 
 	// Of the move under way.
 	v     *Volume
@@ -30,8 +37,13 @@ type mover struct {
 	entry extent.Entry // what the move starts from
 	to    extent.Location
 	mv    *registry.Move
-	bytes int64 // written to the target
-	dirty int64 // of these, since its last sync
+	bytes int64         // written to the target
+	dirty int64         // of these, since its last sync
+	piece time.Duration // what copying one takes
+}
+
+func newMover(r *relocator) *mover {
+	return &mover{r: r, buf: make([]byte, pieceSize), verify: r.verify, take: r.budget.Take}
 }
 
 func (w *mover) run(ctx context.Context, m plan.Move) MoveEvent {
@@ -39,9 +51,12 @@ func (w *mover) run(ctx context.Context, m plan.Move) MoveEvent {
 	if c := w.r.cycle.Load(); c != w.cycle {
 		w.credit, w.cycle = 0, c // what a cycle has not used is not carried over
 	}
-	w.bytes, w.dirty, w.to, w.mv = 0, 0, extent.Location{}, nil
+	w.bytes, w.dirty, w.to, w.mv, w.src, w.dst, w.piece = 0, 0, extent.Location{}, nil, nil, nil, 0
 	err := w.move(ctx, m)
 	ev := MoveEvent{Move: m, Outcome: MoveDone, Err: err, Bytes: w.bytes, Took: time.Since(start)}
+	if w.src != nil && w.dst != nil {
+		ev.from, ev.to = w.src.tier, w.dst.tier
+	}
 	var why errAbandon
 	var spent schedule.ErrBudgetSpent
 	switch {
@@ -125,7 +140,7 @@ func (w *mover) admit(m plan.Move) error {
 		return errAbandon("unmapped")
 	}
 	w.src = p.member(w.entry.Location())
-	if w.src.tier != m.From {
+	if w.off != nil && w.src != w.off || w.off == nil && w.src.tier.rank() != m.From {
 		return errAbandon("changed")
 	}
 	if w.v.failed.Load() != nil {
@@ -141,34 +156,55 @@ func (w *mover) admit(m plan.Move) error {
 // is about to free.
 func (w *mover) reserve(ctx context.Context, m plan.Move) (extent.Location, error) {
 	p := w.r.pool
-	t := p.tiers[m.To]
 	deadline := p.clock.After(roomWait)
 	for {
 		freed := p.freed.wait()
-		if m.Kind != plan.Promotion || t.aboveHeadroom(p.monitor.headroom()) {
-			if l, ok := p.reserveIn(t, false); ok {
+		targets, full := w.targets(m)
+		coming := false
+		for _, t := range targets {
+			if t.rank() < w.src.tier.rank() && !t.aboveHeadroom(p.monitor.headroom()) {
+				continue // promotions leave room for new extents
+			}
+			if l, ok := reserveIn(t, false, w.off); ok {
 				return l, nil
 			}
 		}
-		if !t.slotsComing() {
-			return extent.Location{}, errAbandon("target_full")
+		for _, t := range targets {
+			coming = t.slotsComing(w.off) || coming
+		}
+		if !coming {
+			return extent.Location{}, full
 		}
 		select {
 		case <-freed:
 		case <-deadline:
-			return extent.Location{}, errAbandon("target_full")
+			return extent.Location{}, full
 		case <-ctx.Done():
 			return extent.Location{}, ctx.Err()
 		}
 	}
 }
 
+// targets returns the tiers that the extent may move to, best first, and what to
+// say if none of them has room.
+func (w *mover) targets(m plan.Move) ([]*tier, errAbandon) {
+	p := w.r.pool
+	if w.off != nil {
+		return w.refuges()
+	}
+	t := p.tierAt(m.To)
+	if t == nil {
+		return nil, "target_full"
+	}
+	return []*tier{t}, "target_full"
+}
+
 // aboveHeadroom reports whether t has more slots without an owner than the share
 // that promotions leave free.
 func (t *tier) aboveHeadroom(share float64) bool {
 	var total, free int64
-	for _, b := range t.members {
-		if b.err() == nil {
+	for _, b := range t.members() {
+		if b.err() == nil && !b.draining.Load() {
 			c := b.slots.Counts()
 			total += c.Total
 			free += c.Clean + c.Cleaning + c.Free
@@ -177,12 +213,12 @@ func (t *tier) aboveHeadroom(share float64) bool {
 	return float64(free) > share*float64(total)
 }
 
-// slotsComing reports whether slots of t are about to become clean, and sees to it
-// that those that wait for a commit get one.
-func (t *tier) slotsComing() bool {
+// slotsComing reports whether slots of t are about to become clean, those of the
+// backing not left out, and sees to it that those that wait for a commit get one.
+func (t *tier) slotsComing(not *member) bool {
 	coming := false
-	for _, b := range t.members {
-		if b.err() != nil {
+	for _, b := range t.members() {
+		if b == not || b.err() != nil || b.draining.Load() {
 			continue
 		}
 		c := b.slots.Counts()
@@ -204,7 +240,7 @@ func (w *mover) pay(ctx context.Context, n int64) error {
 	if n -= w.credit; n <= 0 {
 		return nil
 	}
-	if err := w.r.budget.Take(ctx, n); err != nil {
+	if err := w.take(ctx, n); err != nil {
 		return err
 	}
 	w.credit += n
@@ -219,8 +255,8 @@ func (w *mover) copyAndSwitch(ctx context.Context, m plan.Move) error {
 		return err
 	}
 	w.dirty = 0
-	if w.r.verify {
-		if err := w.verify(ctx); err != nil {
+	if w.verify {
+		if err := w.readBack(ctx); err != nil {
 			return err
 		}
 	}
@@ -242,13 +278,28 @@ func (w *mover) copyAndSwitch(ctx context.Context, m plan.Move) error {
 		default:
 			size := w.r.pool.size
 			reg.Enter(&t, registry.Exclusive, m.Key.Volume, size.Start(m.Key.Index), size.Bytes(), w.v.table)
-			if err := t.Wait(ctx); err != nil {
+			// Whoever gets in line behind waits for those before, too: not for long.
+			waiting, cancel := context.WithTimeout(ctx, maxHold)
+			err := t.Wait(waiting)
+			cancel()
+			if err != nil {
 				reg.Leave(&t, 0, 0)
-				return err
+				if ctx.Err() != nil {
+					return ctx.Err()
+				}
+				if try >= exclusiveTries+maxPasses {
+					return errAbandon("too_busy")
+				}
+				if err := w.copyMarked(ctx, 1); err != nil {
+					return err
+				}
+				continue
 			}
 		}
+		start := time.Now()
 		switched, err := w.trySwitch(ctx, m)
 		reg.Leave(&t, 0, 0)
+		w.r.held.Observe(time.Since(start))
 		if errors.Is(err, stagedlog.ErrFull) {
 			err = w.r.pool.flushAll(ctx)
 		}
@@ -285,11 +336,18 @@ func (w *mover) trySwitch(ctx context.Context, m plan.Move) (bool, error) {
 			return false, errAbandon("changed")
 		}
 	}
-	if w.mv.Marked() > lastPieces {
+	if w.mv.Marked() > w.lastPieces() {
 		return false, nil
 	}
-	if err := w.copyMarked(ctx, 1); err != nil {
-		return false, err
+	for from := 0; ; {
+		piece, ok := w.mv.Take(from)
+		if !ok {
+			break
+		}
+		if err := w.copyPiece(ctx, piece); err != nil {
+			return false, err
+		}
+		from = piece + 1
 	}
 	w.v.markDirty(w.dst.id)
 	// If the log is full, room is made outside of the exclusion.
@@ -309,7 +367,13 @@ func (w *mover) copyMarked(ctx context.Context, passes int) error {
 			if !ok {
 				break
 			}
+			if err := w.pay(ctx, w.pieceBytes()); err != nil {
+				return err
+			}
 			if err := w.copyPiece(ctx, piece); err != nil {
+				return err
+			}
+			if err := w.syncSome(ctx); err != nil {
 				return err
 			}
 			from = piece + 1
@@ -326,12 +390,19 @@ func (w *mover) copyMarked(ctx context.Context, passes int) error {
 
 func (w *mover) pieceBytes() int64 { return min(pieceSize, w.r.pool.size.Bytes()) }
 
-// copyPiece copies one piece of the extent to the target.
+// lastPieces is how many pieces may be copied while writers are held back: fewer
+// than two where copying one takes long.
+func (w *mover) lastPieces() int {
+	if w.piece <= 0 {
+		return lastPieces
+	}
+	return int(min(maxHold/w.piece, lastPieces))
+}
+
+// copyPiece copies one piece of the extent to the target. It is paid for.
 func (w *mover) copyPiece(ctx context.Context, piece int) error {
 	n := w.pieceBytes()
-	if err := w.pay(ctx, n); err != nil {
-		return err
-	}
+	start := time.Now()
 	off := int64(piece) * n
 	buf := w.buf[:n]
 	if err := w.src.store.ReadAt(ctx, buf, w.src.offset(w.entry.Location().Slot)+off); err != nil {
@@ -344,14 +415,21 @@ func (w *mover) copyPiece(ctx context.Context, piece int) error {
 		return fmt.Errorf("write extent to backing %s: %w", w.dst.path, err)
 	}
 	w.dst.pace.wrote(at, n)
-	if w.r.verify {
+	w.dirty += n
+	w.piece = max(time.Since(start), w.piece/2)
+	if w.verify {
 		w.note(piece, crc32.Checksum(buf, castagnoli))
 	}
-	if w.dirty += n; w.dirty >= moverUnsynced/int64(w.r.workers) {
-		w.dirty = 0
-		return w.dst.sync(ctx)
-	}
 	return nil
+}
+
+// syncSome syncs the target if the mover's share of unsynced data is used up.
+func (w *mover) syncSome(ctx context.Context) error {
+	if w.dirty < moverUnsynced/int64(w.r.workers) {
+		return nil
+	}
+	w.dirty = 0
+	return w.dst.sync(ctx)
 }
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
@@ -364,8 +442,8 @@ func (w *mover) note(piece int, sum uint32) {
 	w.sums[piece] = sum
 }
 
-// verify reads the copy back and compares its checksums.
-func (w *mover) verify(ctx context.Context) error {
+// readBack compares the copy with the checksums of what was read for it.
+func (w *mover) readBack(ctx context.Context) error {
 	n := w.pieceBytes()
 	for piece := range int(w.r.pool.size.Bytes() / n) {
 		at := w.dst.offset(w.to.Slot) + int64(piece)*n

@@ -226,7 +226,7 @@ func (m *Mutation) store(ctx context.Context, b *member, n int64, change func(of
 	}
 	m.touch.add(b.id)
 	b.stats.done(m.op, n, took, err)
-	m.v.pool.tiers[b.tier].stats.done(m.op, n, took, err)
+	b.tier.stats.done(m.op, n, took, err)
 	if err != nil {
 		return fmt.Errorf("%s on backing %s: %w", m.op, b.path, err)
 	}

@@ -194,9 +194,11 @@ func (op *opening) build() error {
 	p.staged.seq = p.incarnation << seqBits
 	p.heal.done = make(chan struct{})
 	p.cleaner.pool, p.cleaner.wake = p, make(chan struct{}, 1)
+	var tiers []*tier
 	for _, t := range op.state.Tiers {
-		p.tiers = append(p.tiers, &tier{id: t.ID, name: t.Name, media: backing.Media(t.Media)})
+		tiers = append(tiers, newTier(t.Name, backing.Media(t.Media)))
 	}
+	p.setRanks(tiers)
 	for _, m := range op.state.Members {
 		c := op.found[m.ID]
 		if c == nil {
@@ -221,8 +223,7 @@ func (op *opening) build() error {
 // addMember makes b known. Nothing runs yet.
 func (p *Pool) addMember(b *member) {
 	p.members[b.id].Store(b)
-	t := p.tiers[b.tier]
-	t.members = append(t.members, b)
+	b.tier.add(b)
 }
 
 // raiseIncarnation makes this open known before anything else is written.

@@ -11,7 +11,6 @@ import (
 
 	"github.com/google/uuid"
 
-	"tierd/pkg/backing"
 	"tierd/pkg/clock"
 	"tierd/tiering/extent"
 	"tierd/tiering/extentmap"
@@ -44,7 +43,10 @@ type Pool struct {
 	reg    *registry.Registry
 	heat   *heat.Tracker
 
-	tiers   []*tier // by rank
+	// What the pool consists of changes while it serves: lists are replaced, never
+	// edited, and a backing that was removed stays in members for those who hold an
+	// old location. adminMu serialises whoever changes them.
+	tiers   atomic.Pointer[[]*tier] // by rank
 	members [extent.MaxBackingID + 1]atomic.Pointer[member]
 
 	// volMu guards the volume tables below; adminMu serialises whoever changes
@@ -73,15 +75,6 @@ type Pool struct {
 	mutations sync.Pool
 }
 
-// A tier is a class of speed of an open pool.
-type tier struct {
-	id      extent.TierID
-	name    string
-	media   backing.Media
-	members []*member
-	stats   ioStats
-}
-
 // Size returns the extent size.
 func (p *Pool) Size() extent.Size { return p.size }
 
@@ -90,8 +83,8 @@ func (p *Pool) member(l extent.Location) *member { return p.members[l.Backing].L
 
 // eachMember calls fn for every open backing, in order of tiers.
 func (p *Pool) eachMember(fn func(*member)) {
-	for _, t := range p.tiers {
-		for _, b := range t.members {
+	for _, t := range p.ranks() {
+		for _, b := range t.members() {
 			fn(b)
 		}
 	}

@@ -62,10 +62,11 @@ func (p *Pool) reserve(ctx context.Context, policy Policy) (extent.Location, err
 	for {
 		freed := p.freed.wait()
 		var l extent.Location
+		tiers := p.ranks()
 		for _, suspect := range []bool{false, true} { // a suspect backing is better than none
-			policy.order(len(p.tiers), func(t int) bool {
+			policy.order(len(tiers), func(t int) bool {
 				var ok bool
-				l, ok = p.reserveIn(p.tiers[t], suspect)
+				l, ok = reserveIn(tiers[t], suspect, nil)
 				return ok
 			})
 			if !l.IsZero() {
@@ -95,12 +96,12 @@ func (p *Pool) reserve(ctx context.Context, policy Policy) (extent.Location, err
 
 // reserveIn takes a clean slot on the backing of t with the largest share of
 // free slots, so that backings of different sizes fill evenly: of those that are
-// suspect, or of the others.
-func (p *Pool) reserveIn(t *tier, suspect bool) (extent.Location, bool) {
+// suspect, or of the others, and never of the backing not.
+func reserveIn(t *tier, suspect bool, not *member) (extent.Location, bool) {
 	var tried [8]*member
-	skip := tried[:0]
+	skip := append(tried[:0], not)
 	for {
-		b := roomiest(t.members, skip, suspect)
+		b := roomiest(t.members(), skip, suspect)
 		if b == nil {
 			return extent.Location{}, false
 		}

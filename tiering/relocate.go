@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"tierd/pkg/metrics"
 	"tierd/tiering/extent"
 	"tierd/tiering/plan"
 	"tierd/tiering/schedule"
@@ -20,6 +21,9 @@ const (
 	lastPieces = 2
 	// maxPasses is how often an extent is gone through before it counts as too busy.
 	maxPasses = 16
+	// maxHold is about how long a mover may keep writers of an extent waiting: with
+	// what they wait for anyway it stays below 100 ms.
+	maxHold = 50 * time.Millisecond
 	// exclusiveTries is how often the mover tries for a free moment before it
 	// gets in line like everybody else.
 	exclusiveTries = 8
@@ -50,6 +54,8 @@ type MoveEvent struct {
 	Err     error         // likewise
 	Bytes   int64         // written to the target, copies of changed pieces included
 	Took    time.Duration // from admission to the switch
+
+	from, to *tier // nil if it did not come to that
 }
 
 // errAbandon ends a move for a reason that is nobody's fault.
@@ -75,13 +81,15 @@ type relocator struct {
 	moved    map[moveKey]*moveCount
 	skipped  map[string]int64 // by reason
 	current  int              // moves under way
+	private  int              // of these, those that no plan proposed
 	finished int64
 
-	cycle atomic.Int64 // number of the budget's cycle
+	cycle atomic.Int64      // number of the budget's cycle
+	held  metrics.Histogram // times that writers may have been kept waiting
 }
 
 type moveKey struct {
-	from, to extent.TierID
+	from, to *tier
 	reason   plan.Reason
 }
 
@@ -128,7 +136,7 @@ func (r *relocator) next(ctx context.Context) (plan.Move, bool) {
 	}
 }
 
-// claim marks an extent as being moved, unless it is.
+// claim marks an extent as being moved, outside of any plan, unless it is.
 func (r *relocator) claim(k extent.Key) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -137,18 +145,19 @@ func (r *relocator) claim(k extent.Key) bool {
 	}
 	r.busy[k] = true
 	r.current++
+	r.private++
 	return true
 }
 
 func (r *relocator) work(ctx context.Context) {
-	w := &mover{r: r, buf: make([]byte, pieceSize)}
+	w := newMover(r)
 	for {
 		m, ok := r.next(ctx)
 		if !ok {
 			return
 		}
 		ev := w.run(ctx, m)
-		r.ended(ev)
+		r.ended(ev, false)
 		var spent schedule.ErrBudgetSpent
 		if errors.As(ev.Err, &spent) {
 			r.offer(nil) // nothing of this plan can be paid for any more
@@ -156,26 +165,31 @@ func (r *relocator) work(ctx context.Context) {
 	}
 }
 
-// ended counts a move.
-func (r *relocator) ended(ev MoveEvent) {
+// ended counts a move; private is one that no plan proposed.
+func (r *relocator) ended(ev MoveEvent, private bool) {
 	r.mu.Lock()
 	delete(r.busy, ev.Move.Key)
 	r.current--
+	if private {
+		r.private--
+	}
 	if ev.Outcome == MoveDone {
 		r.finished++
 	} else {
 		r.skipped[ev.Why]++
 	}
-	k := moveKey{ev.Move.From, ev.Move.To, ev.Move.Reason}
-	c := r.moved[k]
-	if c == nil {
-		c = new(moveCount)
-		r.moved[k] = c
+	if ev.from != nil {
+		k := moveKey{ev.from, ev.to, ev.Move.Reason}
+		c := r.moved[k]
+		if c == nil {
+			c = new(moveCount)
+			r.moved[k] = c
+		}
+		if ev.Outcome == MoveDone {
+			c.extents++
+		}
+		c.bytes += ev.Bytes
 	}
-	if ev.Outcome == MoveDone {
-		c.extents++
-	}
-	c.bytes += ev.Bytes
 	r.mu.Unlock()
 	r.idle.broadcast()
 	level := r.pool.log.Debug
@@ -186,12 +200,12 @@ func (r *relocator) ended(ev MoveEvent) {
 		"reason", ev.Move.Reason, "outcome", ev.Outcome, "why", ev.Why, "error", ev.Err, "bytes", ev.Bytes, "took", ev.Took)
 }
 
-// waitIdle returns when the queue is empty and no move is under way.
+// waitIdle returns when the queue is empty and no move of a plan is under way.
 func (r *relocator) waitIdle(ctx context.Context) error {
 	for {
 		ch := r.idle.wait()
 		r.mu.Lock()
-		done := len(r.queue) == 0 && r.current == 0
+		done := len(r.queue) == 0 && r.current == r.private
 		r.mu.Unlock()
 		if done {
 			return nil
@@ -225,7 +239,7 @@ func (p *Pool) MoveExtent(ctx context.Context, volume string, off int64, to int)
 	if off < 0 || off >= v.Size() {
 		return false, ErrOutOfRange
 	}
-	if to < 0 || to >= len(p.tiers) {
+	if to < 0 || to >= len(p.ranks()) {
 		return false, fmt.Errorf("tier %d: %w", to, ErrNotFound)
 	}
 	i := p.size.Index(off)
@@ -234,7 +248,7 @@ func (p *Pool) MoveExtent(ctx context.Context, volume string, off int64, to int)
 		return false, invalid("extent %d of volume %s is unmapped", i, volume)
 	}
 	m := plan.Move{
-		Key: extent.Key{Volume: v.id, Index: i}, From: p.member(e.Location()).tier, To: extent.TierID(to),
+		Key: extent.Key{Volume: v.id, Index: i}, From: p.member(e.Location()).tier.rank(), To: extent.TierID(to),
 		Kind: plan.Promotion, Reason: plan.ReasonPolicy, Bytes: p.size.Bytes(),
 	}
 	switch {
@@ -246,9 +260,9 @@ func (p *Pool) MoveExtent(ctx context.Context, volume string, off int64, to int)
 	if !p.reloc.claim(m.Key) {
 		return false, busy("extent %d of volume %s is being moved", i, volume)
 	}
-	w := &mover{r: p.reloc, buf: make([]byte, pieceSize)}
+	w := newMover(p.reloc)
 	ev := w.run(ctx, m)
-	p.reloc.ended(ev)
+	p.reloc.ended(ev, true)
 	if ev.Outcome != MoveDone {
 		return false, fmt.Errorf("move extent %d of volume %s: %s: %w", i, volume, ev.Outcome, ev.Err)
 	}

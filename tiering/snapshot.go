@@ -128,16 +128,17 @@ func (p *Pool) Continuity() uuid.UUID {
 func (p *Pool) Tiers() []TierInfo {
 	times := p.monitor.serviceTimes()
 	headroom := p.monitor.headroom()
-	infos := make([]TierInfo, len(p.tiers))
-	for i, t := range p.tiers {
+	tiers := p.ranks()
+	infos := make([]TierInfo, len(tiers))
+	for i, t := range tiers {
 		infos[i] = TierInfo{
-			ID: t.id, Name: t.name, Media: string(t.media), ServiceTime: times[i], Ops: t.stats.counts(),
+			ID: t.rank(), Name: t.name, Media: string(t.media), ServiceTime: times[t], Ops: t.stats.counts(),
 			Hits: t.stats.hits.Load(), Misses: t.stats.misses.Load(),
 		}
-		for _, b := range t.members {
+		for _, b := range t.members() {
 			infos[i].Slots = addCounts(infos[i].Slots, b.slots.Counts())
 		}
-		if i < len(p.tiers)-1 {
+		if i < len(tiers)-1 {
 			infos[i].Headroom = int64(headroom*float64(infos[i].Slots.Total)) * p.size.Bytes()
 		}
 	}
@@ -157,7 +158,7 @@ func (p *Pool) Backings() []BackingInfo {
 	p.eachMember(func(b *member) {
 		state, why, since := b.condition()
 		infos = append(infos, BackingInfo{
-			ID: b.id, UUID: b.uuid, Path: b.path, Tier: p.tiers[b.tier].name, Err: b.err(), State: state, Why: why, Since: since,
+			ID: b.id, UUID: b.uuid, Path: b.path, Tier: b.tier.name, Err: b.err(), State: state, Why: why, Since: since,
 			Draining: b.draining.Load(),
 			Size:     b.size, Slots: b.slots.Counts(), Unsynced: b.pace.unsynced(), Ops: b.stats.counts(),
 		})
@@ -189,14 +190,14 @@ func (v *Volume) Info() VolumeInfo {
 	info := VolumeInfo{
 		ID: v.id, UUID: v.uuid, Name: v.name, Size: v.size.Load(), Policy: v.policy.String(), Created: v.record.Created,
 		ReadOnly: v.ReadOnly(), Deleting: v.gone.Load(), Opens: v.opens.Load(),
-		UnmappedReads: v.unmappedReads.Load(), Ops: v.stats.counts(), Extents: make([]int64, len(v.extents)),
+		UnmappedReads: v.unmappedReads.Load(), Ops: v.stats.counts(),
 	}
 	v.mu.Unlock()
 	if e := v.failed.Load(); e != nil {
 		info.Err = *e
 	}
-	for i := range v.extents {
-		info.Extents[i] = v.extents[i].Load()
+	for _, t := range v.pool.ranks() {
+		info.Extents = append(info.Extents, v.extents.of(t).Load())
 	}
 	info.Lost = v.LostBytes()
 	info.Staged, info.OldestStaged = v.stagedEntries()
@@ -254,7 +255,7 @@ func (p *Pool) Relocation() RelocationInfo {
 	}
 	for k, c := range r.moved {
 		info.MovedBytes += c.bytes
-		info.Moved = append(info.Moved, MovedInfo{p.tiers[k.from].name, p.tiers[k.to].name, k.reason, c.extents, c.bytes})
+		info.Moved = append(info.Moved, MovedInfo{k.from.name, k.to.name, k.reason, c.extents, c.bytes})
 	}
 	return info
 }
@@ -300,7 +301,7 @@ func (p *Pool) Locate(volume string, off int64) (Placement, error) {
 	pl.Moving = p.reloc.moving(extent.Key{Volume: v.id, Index: i})
 	l := e.Location()
 	b := p.member(l)
-	pl.Location, pl.Backing, pl.Tier = l, b.path, p.tiers[b.tier].name
+	pl.Location, pl.Backing, pl.Tier = l, b.path, b.tier.name
 	pl.DeviceOffset = b.offset(l.Slot) + p.size.Within(off)
 	pl.Why = p.why(v, b, pl.Score)
 	return pl, nil
@@ -308,18 +309,18 @@ func (p *Pool) Locate(volume string, off int64) (Placement, error) {
 
 // why says in words what brought an extent to where it is.
 func (p *Pool) why(v *Volume, b *member, s heat.Score) string {
-	tier := p.tiers[b.tier].name
+	tier := b.tier.name
 	policy := v.Policy()
 	switch {
 	case b.missing:
 		return "on a backing that is missing; it is there when the backing is back"
 	case b.err() != nil:
 		return "on a backing that has failed; it stays there"
-	case policy.want.Kind == plan.WantTier && policy.want.Tier == b.tier:
+	case policy.want.Kind == plan.WantTier && policy.want.Tier == b.tier.rank():
 		return fmt.Sprintf("the volume's policy asks for tier %s", tier)
-	case policy.want.Kind == plan.WantHighest && b.tier == 0:
+	case policy.want.Kind == plan.WantHighest && b.tier.rank() == 0:
 		return "the volume's policy asks for the highest tier"
-	case policy.want.Kind == plan.WantLowest && int(b.tier) == len(p.tiers)-1:
+	case policy.want.Kind == plan.WantLowest && int(b.tier.rank()) == len(p.ranks())-1:
 		return "the volume's policy asks for the lowest tier"
 	case policy.want.Kind != plan.WantAuto:
 		return fmt.Sprintf("the volume's policy asks for %s, which had no room; it moves there when it has", policy)
@@ -360,7 +361,7 @@ func (p *Pool) HeatMap(volume string, fn func(ExtentHeat)) (extent.Index, error)
 			e := v.table.Load(first + i)
 			h := ExtentHeat{Index: first + i, Tier: -1, Heat: s.Heat, IOs: s.IOs}
 			if e.Mapped() {
-				h.Tier = int(p.member(e.Location()).tier)
+				h.Tier = int(p.member(e.Location()).tier.rank())
 			}
 			if e.Mapped() || s.Heat > 0 {
 				fn(h)

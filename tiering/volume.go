@@ -34,11 +34,11 @@ type Volume struct {
 	size  atomic.Int64 // bytes; grows only
 	stats ioStats
 
-	extents       []atomic.Int64 // mapped, by tier
-	lost          atomic.Int64   // of these, on missing backings
-	unmappedReads atomic.Uint64  // pieces of reads that no slot backs
-	opens         atomic.Int64   // users that keep it from being deleted
-	gone          atomic.Bool    // being deleted: I/O is refused
+	extents       tierCounts    // mapped, by tier
+	lost          atomic.Int64  // of these, on missing backings
+	unmappedReads atomic.Uint64 // pieces of reads that no slot backs
+	opens         atomic.Int64  // users that keep it from being deleted
+	gone          atomic.Bool   // being deleted: I/O is refused
 	readOnly      atomic.Bool
 
 	mu     sync.Mutex // guards the settings
@@ -124,7 +124,7 @@ func (v *Volume) TryRead(p []byte, off int64) bool {
 	}
 	took := time.Since(start)
 	if b != nil {
-		t := v.pool.tiers[b.tier]
+		t := b.tier
 		t.stats.hits.Add(1)
 		t.stats.done(OpRead, int64(len(p)), took, nil)
 	}
@@ -147,7 +147,7 @@ func (v *Volume) tryReadPieces(p []byte, off int64, start time.Time) bool {
 			return false
 		}
 		if b != nil {
-			t := v.pool.tiers[b.tier]
+			t := b.tier
 			t.stats.hits.Add(1)
 			t.stats.done(OpRead, pc.Len, time.Since(pieceStart), nil)
 		}
@@ -226,7 +226,7 @@ func (v *Volume) readOnce(ctx context.Context, p []byte, i extent.Index, within 
 		return false, nil
 	}
 	took := time.Since(start)
-	t := v.pool.tiers[b.tier]
+	t := b.tier
 	t.stats.misses.Add(1)
 	t.stats.done(OpRead, int64(len(p)), took, err)
 	b.stats.done(OpRead, int64(len(p)), took, err)
@@ -267,7 +267,7 @@ func (v *Volume) setEntry(i extent.Index, e extent.Entry) (old extent.Entry) {
 // count adds n to the extents that v has where l is.
 func (v *Volume) count(l extent.Location, n int64) {
 	b := v.pool.member(l)
-	v.extents[b.tier].Add(n)
+	v.extents.of(b.tier).Add(n)
 	if b.missing {
 		v.lost.Add(n)
 	}

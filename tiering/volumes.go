@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"strings"
-	"sync/atomic"
 	"time"
 	"unicode"
 	"unicode/utf8"
@@ -75,8 +74,9 @@ func newVolumeRecord(s *extentmap.State, spec VolumeSpec, now time.Time, tiers [
 }
 
 func (p *Pool) tierNames() []string {
-	names := make([]string, len(p.tiers))
-	for i, t := range p.tiers {
+	tiers := p.ranks()
+	names := make([]string, len(tiers))
+	for i, t := range tiers {
 		names[i] = t.name
 	}
 	return names
@@ -93,8 +93,7 @@ func (p *Pool) newVolume(r extentmap.Volume) (*Volume, error) {
 	if err != nil {
 		return nil, fmt.Errorf("volume %s: make extent table: %w", r.Name, err)
 	}
-	v := &Volume{pool: p, id: r.ID, uuid: r.UUID, table: table, heat: p.heat.AddVolume(r.ID, n), name: r.Name, policy: policy, record: r,
-		extents: make([]atomic.Int64, len(p.tiers))}
+	v := &Volume{pool: p, id: r.ID, uuid: r.UUID, table: table, heat: p.heat.AddVolume(r.ID, n), name: r.Name, policy: policy, record: r}
 	v.size.Store(r.Size)
 	v.readOnly.Store(r.ReadOnly)
 	v.gone.Store(r.State == extentmap.VolumeDeleting)

@@ -108,6 +108,9 @@ const (
 	ReasonPolicy  Reason = "policy"  // its volume or pin asks for that tier
 	ReasonRoom    Reason = "room"    // the tier was nearly out of clean slots
 	ReasonBalance Reason = "balance" // its backing was the busiest of the tier
+	// Not of a plan: the pool empties a backing.
+	ReasonDrain   Reason = "drain"   // its backing is being drained
+	ReasonSuspect Reason = "suspect" // its backing is not to be trusted
 )
 
 // Reasons of extents that stay where they are.
@@ -126,7 +129,7 @@ const (
 // MoveReasons and StayReasons list every reason, for metrics that have to exist
 // at zero.
 var (
-	MoveReasons = []Reason{ReasonHot, ReasonCold, ReasonPolicy, ReasonRoom, ReasonBalance}
+	MoveReasons = []Reason{ReasonHot, ReasonCold, ReasonPolicy, ReasonRoom, ReasonBalance, ReasonDrain, ReasonSuspect}
 	StayReasons = []Reason{ReasonBudget, ReasonHeadroom, ReasonCooling, ReasonNoGain, ReasonPinned,
 		ReasonFull, ReasonUnhealthy, ReasonYoung, ReasonSettled}
 )
