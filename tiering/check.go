@@ -12,24 +12,6 @@ import (
 	"tierd/tiering/ondisk"
 )
 
-// Severity says what a finding of Check means.
-type Severity string
-
-// The severities.
-const (
-	// Damage: something is wrong, or would be if the metadata were lost.
-	Damage Severity = "damage"
-	// Note: something that the next start puts right, or that explains a state.
-	Note Severity = "note"
-)
-
-// A Finding is one thing that Check came upon.
-type Finding struct {
-	Severity Severity `json:"severity"`
-	Where    string   `json:"where"`
-	What     string   `json:"what"`
-}
-
 // CheckReport is the outcome of Check.
 type CheckReport struct {
 	Findings []Finding `json:"findings"`
@@ -55,17 +37,7 @@ type checker struct {
 	CheckReport
 	state  extentmap.State
 	owners map[extent.Location]extent.Key // by the map
-	seen   map[string]int                 // findings of a kind, to list only so many
-}
-
-// maxFindings is how many findings of a kind are listed; the rest is counted.
-const maxFindings = 100
-
-func (c *checker) add(s Severity, where, kind, format string, args ...any) {
-	key := where + kind
-	if c.seen[key]++; c.seen[key] <= maxFindings {
-		c.Findings = append(c.Findings, Finding{s, where, fmt.Sprintf(format, args...)})
-	}
+	found  findings
 }
 
 // Check looks at a pool that no daemon has open, and changes nothing: the pages of
@@ -76,30 +48,36 @@ func (c *checker) add(s Severity, where, kind, format string, args ...any) {
 // The error is for what keeps it from looking; what it finds is in the report.
 func Check(ctx context.Context, o Options) (CheckReport, error) {
 	o.setDefaults()
-	c := &checker{owners: make(map[extent.Location]extent.Key), seen: make(map[string]int)}
+	c := &checker{owners: make(map[extent.Location]extent.Key)}
+	err := c.run(ctx, o)
+	c.Findings = c.found.all()
+	return c.CheckReport, err
+}
+
+func (c *checker) run(ctx context.Context, o Options) error {
 	problems, err := extentmap.Check(o.Metadata)
 	if err != nil {
-		return c.CheckReport, err
+		return err
 	}
 	for _, p := range problems {
-		c.add(Damage, o.Metadata, "page", "%s", p)
+		c.found.add(Finding{FoundMetadataPage, Damage, o.Metadata, fmt.Sprintf("%s", p), ""})
 	}
 	db, err := extentmap.Open(o.Metadata, extentmap.Options{ReadOnly: true})
 	if err != nil {
-		return c.CheckReport, err
+		return err
 	}
 	defer db.Close()
 	c.state = db.State()
 	c.Commit, c.Clean, c.Volumes = c.state.Pool.Commit, c.state.Pool.CleanStop, len(c.state.Volumes)
 	if c.state.Pool.State != extentmap.PoolActive {
-		c.add(Damage, o.Metadata, "state", "the creation of the pool was not finished; run pool create again")
-		return c.CheckReport, nil
+		c.found.add(Finding{FoundCreating, Damage, o.Metadata, fmt.Sprintf("the creation of the pool was not finished; run pool create again"), ""})
+		return nil
 	}
 	if !c.Clean {
-		c.add(Note, o.Metadata, "clean", "the pool was not stopped cleanly; the next start recovers it")
+		c.found.add(Finding{FoundUnclean, Note, o.Metadata, fmt.Sprintf("the pool was not stopped cleanly; the next start recovers it"), ""})
 	}
 	if err := c.checkMap(db); err != nil {
-		return c.CheckReport, err
+		return err
 	}
 	op := &opening{o: o, db: db, state: c.state, found: make(map[extent.BackingID]*candidate)}
 	defer func() {
@@ -108,19 +86,14 @@ func Check(ctx context.Context, o Options) (CheckReport, error) {
 		}
 	}()
 	c.checkBackings(ctx, op)
-	for key, n := range c.seen {
-		if n > maxFindings {
-			c.Findings = append(c.Findings, Finding{Note, key, fmt.Sprintf("%d more of this kind", n-maxFindings)})
-		}
-	}
-	return c.CheckReport, nil
+	return nil
 }
 
 // checkMap looks for extents and slots out of range and for slots owned twice.
 func (c *checker) checkMap(db *extentmap.DB) error {
 	size, err := extent.NewSize(c.state.Pool.ExtentSize)
 	if err != nil {
-		c.add(Damage, "metadata", "size", "%v", err)
+		c.found.add(Finding{FoundMetadataRecord, Damage, "metadata", fmt.Sprintf("%v", err), ""})
 		return nil
 	}
 	slots := make(map[extent.BackingID]uint32)
@@ -139,14 +112,14 @@ func (c *checker) checkMap(db *extentmap.DB) error {
 				n, member := slots[l.Backing]
 				switch {
 				case key.Index >= size.Count(v.Size):
-					c.add(Damage, where, "range", "extent %d is past the end of the volume", key.Index)
+					c.found.add(Finding{FoundPastEnd, Damage, where, fmt.Sprintf("extent %d is past the end of the volume", key.Index), ""})
 				case !member:
-					c.add(Damage, where, "backing", "extent %d is on backing %d, which the pool does not have", key.Index, l.Backing)
+					c.found.add(Finding{FoundNoBacking, Damage, where, fmt.Sprintf("extent %d is on backing %d, which the pool does not have", key.Index, l.Backing), ""})
 				case uint32(l.Slot) >= n:
-					c.add(Damage, where, "slot", "extent %d is in slot %d of backing %d, which has %d", key.Index, l.Slot, l.Backing, n)
+					c.found.add(Finding{FoundSlotRange, Damage, where, fmt.Sprintf("extent %d is in slot %d of backing %d, which has %d", key.Index, l.Slot, l.Backing, n), ""})
 				}
 				if other, taken := c.owners[l]; taken {
-					c.add(Damage, where, "owner", "slot %d of backing %d belongs to extent %d and to %v", l.Slot, l.Backing, key.Index, other)
+					c.found.add(Finding{FoundDoubleOwner, Damage, where, fmt.Sprintf("slot %d of backing %d belongs to extent %d and to %v", l.Slot, l.Backing, key.Index, other), ""})
 				}
 				c.owners[l] = key
 			}
@@ -177,23 +150,23 @@ func (c *checker) checkBackings(ctx context.Context, op *opening) {
 	}
 	for _, s := range specs {
 		if err := op.tryCandidate(ctx, s); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			c.add(Damage, s.Path, "open", "%v", err)
+			c.found.add(Finding{FoundUnreadable, Damage, s.Path, fmt.Sprintf("%v", err), ""})
 		}
 	}
 	for _, w := range op.warn {
-		c.add(Note, "configuration", "warning", "%s", w)
+		c.found.add(Finding{FoundForeign, Note, "configuration", fmt.Sprintf("%s", w), ""})
 	}
 	for _, m := range c.state.Members {
 		switch found := op.found[m.ID]; {
 		case m.State == extentmap.MemberForgotten:
 		case found == nil:
-			c.add(Damage, m.Path, "missing", "backing %d (%s) is missing", m.ID, m.UUID)
+			c.found.add(Finding{FoundMissing, Damage, m.Path, fmt.Sprintf("backing %d (%s) is missing", m.ID, m.UUID), ""})
 		default:
 			if m.State == extentmap.MemberFailed {
-				c.add(Damage, m.Path, "failed", "backing has failed: %s", m.Error)
+				c.found.add(Finding{FoundFailed, Damage, m.Path, fmt.Sprintf("backing has failed: %s", m.Error), ""})
 			}
 			if err := op.checkMember(ctx, m, found); err != nil {
-				c.add(Damage, m.Path, "member", "%v", err)
+				c.found.add(Finding{FoundStale, Damage, m.Path, fmt.Sprintf("%v", err), ""})
 				continue
 			}
 			c.checkTables(ctx, m, found)
@@ -214,22 +187,22 @@ func (c *checker) checkTables(ctx context.Context, m extentmap.Member, f *candid
 		key, owned := c.owners[extent.Location{Backing: m.ID, Slot: s}]
 		switch {
 		case !valid:
-			c.add(severity, m.Path, "crc", "entry of slot %d has a bad checksum", s)
+			c.found.add(Finding{FoundEntryDamaged, severity, m.Path, fmt.Sprintf("entry of slot %d has a bad checksum", s), ""})
 		case owned && (e.Kind != ondisk.Owner || e.Key != key):
-			c.add(severity, m.Path, "entry", "slot %d holds %v by the map, and not by the slot table", s, key)
+			c.found.add(Finding{FoundEntryMissing, severity, m.Path, fmt.Sprintf("slot %d holds %v by the map, and not by the slot table", s, key), ""})
 		case !owned && e.Kind == ondisk.Owner:
-			c.add(severity, m.Path, "stale", "slot %d is free by the map, and holds %v by the slot table", s, e.Key)
+			c.found.add(Finding{FoundEntryOrphan, severity, m.Path, fmt.Sprintf("slot %d is free by the map, and holds %v by the slot table", s, e.Key), ""})
 		}
 		return true
 	})
 	if err != nil {
-		c.add(Damage, m.Path, "table", "slot table cannot be read: %v", err)
+		c.found.add(Finding{FoundUnreadable, Damage, m.Path, fmt.Sprintf("slot table cannot be read: %v", err), ""})
 	}
 	vt, err := ondisk.ReadVolumeTable(ctx, f.store, f.sb.Layout, c.state.Pool.ID)
 	switch {
 	case err != nil:
-		c.add(Damage, m.Path, "volumes", "volume table cannot be read: %v", err)
+		c.found.add(Finding{FoundVolumeTable, Damage, m.Path, fmt.Sprintf("volume table cannot be read: %v", err), ""})
 	case vt.Generation != c.state.Pool.VolumeGeneration:
-		c.add(severity, m.Path, "volumes", "volume table is of generation %d, the metadata of %d", vt.Generation, c.state.Pool.VolumeGeneration)
+		c.found.add(Finding{FoundVolumeTable, severity, m.Path, fmt.Sprintf("volume table is of generation %d, the metadata of %d", vt.Generation, c.state.Pool.VolumeGeneration), ""})
 	}
 }

@@ -306,7 +306,7 @@ func checkGolden(t *testing.T, o tiering.Options) {
 	}
 	for _, f := range r.Findings {
 		if f.Severity == tiering.Damage {
-			t.Errorf("check: %s: %s", f.Where, f.What)
+			t.Errorf("check: %s: %s", f.Where, f.Text)
 		}
 	}
 	if !r.Clean || r.Volumes != 3 {

@@ -50,7 +50,7 @@ func runPoolCheck(ctx context.Context, g *globals) error {
 
 func showCheck(w io.Writer, r tiering.CheckReport) error {
 	for _, f := range r.Findings {
-		fmt.Fprintf(w, "%s: %s: %s\n", f.Severity, f.Where, f.What)
+		fmt.Fprintf(w, "%s: %s: %s\n", f.Severity, f.Where, f.Text)
 	}
 	verdict := "no damage"
 	if r.Damaged() {

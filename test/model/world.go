@@ -175,7 +175,7 @@ func (w *World) Check() {
 	}
 	for _, f := range r.Findings {
 		if f.Severity == tiering.Damage {
-			w.t.Errorf("check: %s: %s", f.Where, f.What)
+			w.t.Errorf("check: %s: %s", f.Where, f.Text)
 		}
 	}
 }
