@@ -177,7 +177,7 @@ func (b *member) cleanSome(ctx context.Context, limit *rate.Limiter) (int, error
 		zeroed = zeroed || written
 		ready = append(ready, s)
 	}
-	if zeroed {
+	if zeroed && !mutant.On(mutant.CleanBeforeSync) {
 		if err := b.sync(context.WithoutCancel(ctx)); err != nil {
 			for _, s := range ready {
 				b.slots.NotCleaned(s)
@@ -187,6 +187,9 @@ func (b *member) cleanSome(ctx context.Context, limit *rate.Limiter) (int, error
 	}
 	for _, s := range ready {
 		b.slots.Cleaned(s)
+		if mutant.On(mutant.ZeroAfterRelease) {
+			_ = b.store.Discard(ctx, b.offset(s), b.pool.size.Bytes())
+		}
 	}
 	return len(ready), failure
 }
@@ -195,7 +198,7 @@ func (b *member) cleanSome(ctx context.Context, limit *rate.Limiter) (int, error
 // A hole that was there at open needs nothing: open has seen to it that what
 // reads as a hole is one durably.
 func (b *member) zeroSlot(ctx context.Context, s extent.Slot, limit *rate.Limiter) (written bool, err error) {
-	if mutant.On(mutant.NoZeroing) {
+	if mutant.On(mutant.NoZeroing) || mutant.On(mutant.CleanAfterUnclean) && !b.slots.WasUsed(s) {
 		return false, nil
 	}
 	off, n := b.offset(s), b.pool.size.Bytes()

@@ -8,6 +8,7 @@ import (
 	"tierd/pkg/backing"
 	"tierd/tiering/extent"
 	"tierd/tiering/extentmap"
+	"tierd/tiering/mutant"
 	"tierd/tiering/ondisk"
 )
 
@@ -154,6 +155,8 @@ func (op *opening) checkMember(ctx context.Context, m extentmap.Member, c *candi
 		return refuse("backing %s has %d bytes, and %d by its superblock: it was cut off", c.spec.Path, c.store.Size(), c.sb.Layout.Size)
 	case c.sb.Incarnation < m.Incarnation:
 		return refuse("backing %s is an old copy (incarnation %d, the pool knows %d)", c.spec.Path, c.sb.Incarnation, m.Incarnation)
+	case mutant.On(mutant.OldMapAccepted):
+		return nil
 	case c.sb.Incarnation > pr.Incarnation:
 		return refuse("metadata %s is older than backing %s (incarnation %d against %d): it was restored from a copy", op.o.Metadata, c.spec.Path, pr.Incarnation, c.sb.Incarnation)
 	}

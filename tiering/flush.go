@@ -110,6 +110,9 @@ func (v *Volume) round() error {
 	}
 	err := v.runRound(batch, dirty)
 	v.roundTime.Observe(time.Since(start))
+	if mutant.On(mutant.ForgetFailedRound) && err != nil {
+		return err
+	}
 	if err != nil {
 		v.fail(err)
 		v.pool.freed.broadcast() // who waits for slots of this round looks again
@@ -156,7 +159,7 @@ func (v *Volume) runRound(batch []stagedRecord, dirty backingSet) error {
 
 	var targets, failed backingSet
 	for i, r := range batch {
-		if r.move && last[r.index] == i {
+		if r.move && last[r.index] == i && !mutant.On(mutant.TableBeforeContent) {
 			targets.add(r.entry.Location().Backing)
 		}
 	}
@@ -202,10 +205,13 @@ func (v *Volume) tableUpdates(updates map[extent.BackingID][]ondisk.SlotUpdate, 
 		})
 	}
 	if !r.entry.Mapped() {
-		if !r.from.IsZero() {
+		if !r.from.IsZero() && !mutant.On(mutant.NoTombstone) {
 			add(r.from, ondisk.Tombstone)
 		}
 		return
+	}
+	if mutant.On(mutant.ClearBeforeSync) && !r.from.IsZero() && !failed.has(r.from.Backing) {
+		updates[r.from.Backing] = append(updates[r.from.Backing], ondisk.SlotUpdate{Slot: r.from.Slot})
 	}
 	if final {
 		add(r.entry.Location(), ondisk.Owner)

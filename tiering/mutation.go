@@ -237,13 +237,17 @@ func (m *Mutation) store(ctx context.Context, b *member, n int64, change func(of
 // awaits its commit, that takes a round of the volume; else a sync of the
 // backings written to. It runs after the ticket has left: nobody waits for it.
 func (m *Mutation) makeDurable(ctx context.Context) error {
-	if m.staged {
+	if m.staged && !mutant.On(mutant.FUAOvertakesRound) {
 		return m.v.Flush(ctx)
 	}
 	var err error
 	m.touch.each(func(id extent.BackingID) {
-		if err == nil {
-			err = m.v.pool.members[id].Load().sync(ctx)
+		switch b := m.v.pool.members[id].Load(); {
+		case err != nil:
+		case mutant.On(mutant.FUAEatsError):
+			err = b.store.Sync(ctx)
+		default:
+			err = b.sync(ctx)
 		}
 	})
 	return err

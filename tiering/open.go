@@ -184,7 +184,7 @@ func (op *opening) build() error {
 	}
 	o := op.o
 	p := &Pool{
-		id: pr.ID, size: size, incarnation: pr.Incarnation + 1, opts: o, log: o.Logger, clock: o.Clock, started: o.Clock.Now(),
+		id: pr.ID, size: size, incarnation: nextIncarnation(pr.Incarnation), opts: o, log: o.Logger, clock: o.Clock, started: o.Clock.Now(),
 		db: op.db, reg: registry.New(size), heat: heat.New(o.Heat, size, o.Clock.Now()),
 		byName: make(map[string]*Volume), byID: make(map[extent.VolumeID]*Volume),
 	}
@@ -224,6 +224,14 @@ func (op *opening) build() error {
 func (p *Pool) addMember(b *member) {
 	p.members[b.id].Store(b)
 	b.tier.add(b)
+}
+
+// nextIncarnation returns the number of the open that follows the last one.
+func nextIncarnation(last uint64) uint64 {
+	if mutant.On(mutant.SameIncarnation) && last > 1 {
+		return last
+	}
+	return last + 1
 }
 
 // raiseIncarnation makes this open known before anything else is written.
@@ -329,7 +337,7 @@ func (p *Pool) start(clean bool) {
 	now := p.clock.Now()
 	p.monitor.load(now)
 	p.monitor.loadBudget()
-	if clean {
+	if clean || mutant.On(mutant.NoHeal) {
 		close(p.heal.done)
 	} else {
 		p.wg.Go(func() { p.healTables(p.ctx) })

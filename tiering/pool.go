@@ -15,6 +15,7 @@ import (
 	"tierd/tiering/extent"
 	"tierd/tiering/extentmap"
 	"tierd/tiering/heat"
+	"tierd/tiering/mutant"
 	"tierd/tiering/ondisk"
 	"tierd/tiering/registry"
 )
@@ -123,6 +124,9 @@ func (p *Pool) allVolumes() []*Volume {
 // superblocks of the other backings in case the metadata is lost. The answered
 // data that was not synced is lost perhaps, so the continuity id changes.
 func (p *Pool) recordFailure(b *member, text string) {
+	if mutant.On(mutant.ForgetFailure) {
+		return
+	}
 	if err := p.editMembers(func(m *extentmap.Member) bool {
 		if m.ID != b.id {
 			return false // or it is not a member yet: it failed while joining
@@ -206,6 +210,9 @@ func (p *Pool) writeSuperblock(ctx context.Context, b *member) error {
 // force whatever becomes of its copies. A backing that does not take its copy has
 // failed.
 func (p *Pool) writeVolumeTables() {
+	if mutant.On(mutant.NoVolumeTable) {
+		return
+	}
 	ctx := context.Background() // a stop half-way would look like a failure of the backing
 	t := volumeTableOf(p.db.State())
 	p.eachMember(func(b *member) {

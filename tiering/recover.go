@@ -34,6 +34,9 @@ func (op *opening) readLog() error {
 	pr := op.state.Pool
 	path := stagedLogPath(op.o.Metadata)
 	id := op.identity(pr.LogIncarnation)
+	if mutant.On(mutant.IgnoreInstances) {
+		id.Instances = nil
+	}
 	var err error
 	op.records, op.void, err = stagedlog.Read(path, id, pr.Commit)
 	// An open that was cut short may have begun its log and not said so yet. All
@@ -75,7 +78,7 @@ func (op *opening) recover() error {
 		return nil
 	}
 	p := op.pool
-	if op.mayHaveLost() {
+	if op.mayHaveLost() && !mutant.On(mutant.KeepContinuity) {
 		if _, err := p.commitNow(&extentmap.Changes{Pool: renewContinuity()}); err != nil {
 			return fmt.Errorf("renew continuity id: %w", err)
 		}
@@ -122,7 +125,11 @@ func (p *Pool) latest(recs []stagedlog.Record) ([]replayed, error) {
 			continue // deleted since: ids are never reused
 		}
 		for i := r.First; i < r.First+r.Count && i < v.table.Len(); i++ {
-			last[extent.Key{Volume: r.Volume, Index: i}] = r
+			k := extent.Key{Volume: r.Volume, Index: i}
+			if _, ok := last[k]; ok && mutant.On(mutant.ReplayOldest) {
+				continue
+			}
+			last[k] = r
 		}
 	}
 	var changes []replayed

@@ -3,6 +3,8 @@ package tiering
 import (
 	"context"
 	"sync"
+
+	"tierd/tiering/mutant"
 )
 
 // shared runs one function for many callers at a time, one run after the other.
@@ -12,10 +14,11 @@ import (
 type shared struct {
 	run func() error
 
-	mu     sync.Mutex
-	active bool  // the loop runs
-	next   *call // the run that callers of now will share
-	wg     sync.WaitGroup
+	mu      sync.Mutex
+	active  bool  // the loop runs
+	next    *call // the run that callers of now will share
+	current *call // the one under way
+	wg      sync.WaitGroup
 }
 
 type call struct {
@@ -27,6 +30,9 @@ type call struct {
 func (s *shared) start() *call {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.current != nil && mutant.On(mutant.JoinRunningSync) {
+		return s.current
+	}
 	if s.next == nil {
 		s.next = &call{done: make(chan struct{})}
 	}
@@ -66,7 +72,7 @@ func (s *shared) loop() {
 	for {
 		s.mu.Lock()
 		c := s.next
-		s.next = nil
+		s.current, s.next = c, nil
 		if c == nil {
 			s.active = false
 			s.mu.Unlock()

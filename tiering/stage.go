@@ -25,8 +25,9 @@ const roomTries = 100
 type stager struct {
 	mu     sync.Mutex
 	log    *stagedlog.Log
-	seq    uint64 // last one given out
-	broken error  // the log failed: nothing can be staged any more
+	seq    uint64           // last one given out
+	broken error            // the log failed: nothing can be staged any more
+	late   stagedlog.Record // held back, if a mutant asks for it
 }
 
 // A stagedRecord is a change of one extent's mapping that is visible and not yet
@@ -78,7 +79,10 @@ func (p *Pool) tryStage(v *Volume, kind stagedlog.Kind, first, count extent.Inde
 	if count == 1 {
 		rec.From = v.table.Load(first).Location()
 	}
-	if !mutant.On(mutant.RecordAfterPublish) {
+	if mutant.On(mutant.RecordAfterPublish) {
+		rec, s.late = s.late, rec
+	}
+	if rec.Seq != 0 {
 		if err := s.append(rec); err != nil {
 			return err
 		}

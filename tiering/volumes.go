@@ -3,6 +3,7 @@ package tiering
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 	"unicode"
@@ -12,6 +13,7 @@ import (
 
 	"tierd/tiering/extent"
 	"tierd/tiering/extentmap"
+	"tierd/tiering/mutant"
 )
 
 const (
@@ -67,8 +69,13 @@ func newVolumeRecord(s *extentmap.State, spec VolumeSpec, now time.Time, tiers [
 			return none, fmt.Errorf("volume %s: %w", spec.Name, ErrExists)
 		}
 	}
+	id := s.Pool.NextVolume
+	if mutant.On(mutant.VolumeIDsReused) {
+		for id = 1; slices.ContainsFunc(s.Volumes, func(v extentmap.Volume) bool { return v.ID == id }); id++ {
+		}
+	}
 	return extentmap.Volume{
-		ID: s.Pool.NextVolume, UUID: uuid.New(), Name: spec.Name, Size: spec.Size, Policy: policy.String(),
+		ID: id, UUID: uuid.New(), Name: spec.Name, Size: spec.Size, Policy: policy.String(),
 		State: extentmap.VolumeActive, Created: now.UTC().Truncate(time.Second),
 	}, nil
 }
@@ -146,7 +153,7 @@ func (p *Pool) CreateVolume(ctx context.Context, spec VolumeSpec, dryRun bool) e
 	}
 	err = p.commitVolumes(&extentmap.Changes{
 		Volumes: []extentmap.Volume{r},
-		Pool:    func(pr *extentmap.PoolRecord) { pr.NextVolume = r.ID + 1 },
+		Pool:    func(pr *extentmap.PoolRecord) { pr.NextVolume = max(pr.NextVolume, r.ID+1) },
 	})
 	if err != nil {
 		p.heat.DropVolume(v.id)
@@ -174,6 +181,10 @@ func (p *Pool) change(ctx context.Context, name string, dryRun bool, edit func(*
 	v.mu.Unlock()
 	if err := edit(v, &r); err != nil || dryRun {
 		return err
+	}
+	if r.State == extentmap.VolumeDeleting && mutant.On(mutant.DeleteInMemory) {
+		apply(v)
+		return nil
 	}
 	if err := p.commitVolumes(&extentmap.Changes{Volumes: []extentmap.Volume{r}}); err != nil {
 		return err

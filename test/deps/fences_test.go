@@ -50,7 +50,7 @@ var fences = []fence{
 	{"tiering/mutant", nil, []string{"os"}, "the switches of test builds are a leaf"},
 	{"tiering/registry", []string{"tiering/extent", "tiering/mutant"}, policyNot,
 		"the registry orders ranges in memory; it does no I/O, under whose latency all requests would wait"},
-	{"tiering/extentmap", []string{"tiering/extent", "go.etcd.io/bbolt", "go.etcd.io/bbolt/...", "github.com/google/uuid", "golang.org/x/sys/unix"}, []string{"net"},
+	{"tiering/extentmap", []string{"tiering/extent", "tiering/mutant", "go.etcd.io/bbolt", "go.etcd.io/bbolt/...", "github.com/google/uuid", "golang.org/x/sys/unix"}, []string{"net"},
 		"the extent map is the sole owner of bbolt, and knows nothing of those who use it"},
 	{"tiering/ondisk", []string{"tiering/extent", "pkg/backing", "github.com/google/uuid"}, []string{"net"},
 		"formats are code that must outlive everything around it"},

@@ -12,6 +12,7 @@ import (
 	"go.etcd.io/bbolt"
 
 	"tierd/tiering/extent"
+	"tierd/tiering/mutant"
 )
 
 // prepared is a request that was found valid: writing it can fail by the disk
@@ -122,6 +123,9 @@ func (d *DB) commitBatch(batch []*request) {
 		used, err = d.writeBatch(live, pool)
 		return err
 	})
+	if err != nil && mutant.On(mutant.CommitRetried) {
+		used, err = d.writeBatch(live, pool)
+	}
 	if err != nil {
 		err = d.fail(err)
 		for _, r := range live {
@@ -189,6 +193,9 @@ func (d *DB) writeBatch(live []*request, pool PoolRecord) (used int64, err error
 		return 0, err
 	}
 	if err := d.fault(FaultBefore, pool.Commit); err != nil {
+		if mutant.On(mutant.CommitRetried) {
+			_ = tx.Rollback()
+		}
 		return 0, err
 	}
 	if err := tx.Commit(); err != nil {

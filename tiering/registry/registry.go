@@ -92,6 +92,10 @@ func (r *Registry) Enter(t *Ticket, kind Kind, volume extent.VolumeID, off, n in
 		t.ready = make(chan struct{}, 1)
 	}
 	r.place(t, first, last)
+	if mutant.On(mutant.PiecewiseRegistration) {
+		r.enterPiecewise(t, m.AllMapped(first, last), first, last)
+		return
+	}
 	for i := range t.nodes {
 		r.stripes[t.nodes[i].stripe].mu.Lock()
 	}
