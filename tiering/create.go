@@ -14,6 +14,7 @@ import (
 
 	"tierd/pkg/backing"
 	"tierd/pkg/clock"
+	"tierd/pkg/units"
 	"tierd/tiering/extent"
 	"tierd/tiering/extentmap"
 	"tierd/tiering/ondisk"
@@ -69,6 +70,9 @@ func Create(ctx context.Context, o CreateOptions) (Created, error) {
 	if err := c.inspect(ctx); err != nil {
 		return Created{}, err
 	}
+	if err := c.checkReservations(); err != nil {
+		return Created{}, err
+	}
 	if o.DryRun {
 		return c.result(), nil
 	}
@@ -88,6 +92,8 @@ type creation struct {
 	layouts []ondisk.Layout
 	specs   []BackingSpec
 	fresh   []bool // the backing does not exist yet
+
+	reserved int64 // extents promised to volumes
 }
 
 func (c *creation) close() {
@@ -146,6 +152,7 @@ func (c *creation) plan() error {
 		return invalid("%d backings are more than %d", len(c.specs), extent.MaxBackingID)
 	}
 	for _, v := range c.o.Volumes {
+		c.reserved += int64(size.Count(v.Reservation))
 		r, err := newVolumeRecord(&c.state, v, now, names)
 		if err != nil {
 			return err
@@ -201,6 +208,28 @@ func (c *creation) inspect(ctx context.Context) error {
 		if err := c.inspectBacking(ctx, spec.Path, st); err != nil {
 			return err
 		}
+	}
+	return nil
+}
+
+// checkReservations refuses to promise more than there is.
+func (c *creation) checkReservations() error {
+	var slots int64
+	for _, l := range c.layouts {
+		slots += int64(l.Slots)
+	}
+	for i := range c.o.Tiers {
+		var tier int64
+		for j, m := range c.state.Members {
+			if m.Tier == extent.TierID(i) {
+				tier += int64(c.layouts[j].Slots)
+			}
+		}
+		slots -= keptForMoves(tier, len(c.state.Members))
+	}
+	if c.reserved > slots {
+		size := units.Size(c.size.Bytes())
+		return invalid("the volumes' reservations take %s, and the pool has %s for them", units.Size(c.reserved)*size, units.Size(slots)*size)
 	}
 	return nil
 }

@@ -158,6 +158,7 @@ func (v *Volume) unmap(ctx context.Context, first, last extent.Index) (staged bo
 			return staged, err
 		}
 		staged = true
+		p.freed.broadcast() // who waits for room asks for the commit that frees the slots
 		for _, i := range indices {
 			v.heat.Trimmed(i)
 		}

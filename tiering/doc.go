@@ -76,6 +76,7 @@
 //	Pool.volMu       the tables of volumes
 //	Volume.mu        a volume's settings
 //	alloc.Slots      the books of a backing
+//	space.mu         what volumes may take of the pool; before Volume.mu and alloc.Slots
 //	monitor.mu, relocator.mu, cleaner.mu, shared.mu, pace.mu, health.mu: leaves
 //
 // stager.mu is held while 64 bytes are written to the staged log, which is not

@@ -89,6 +89,9 @@ func (b *member) err() error {
 	return nil
 }
 
+// takesExtents reports whether the backing may be given more extents.
+func (b *member) takesExtents() bool { return b.err() == nil && !b.draining.Load() }
+
 // sync makes durable what was written to the backing before the call. An error
 // has failed the backing for good.
 func (b *member) sync(ctx context.Context) error { return b.syncs.do(ctx) }

@@ -74,6 +74,7 @@ func (m *monitor) loop(ctx context.Context) {
 		}
 		now := p.clock.Now()
 		p.heat.Drain(now)
+		p.checkLowWater()
 		m.mu.Lock()
 		due := !now.Before(m.nextCycle) && !p.opts.ReadOnly
 		m.mu.Unlock()

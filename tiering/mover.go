@@ -162,8 +162,10 @@ func (w *mover) reserve(ctx context.Context, m plan.Move) (extent.Location, erro
 		targets, full := w.targets(m)
 		coming := false
 		for _, t := range targets {
-			if t.rank() < w.src.tier.rank() && !t.aboveHeadroom(p.monitor.headroom()) {
-				continue // promotions leave room for new extents
+			// Promotions leave room for new extents. One half of a swap takes the place
+			// that the other leaves, or a slot to turn round in: a full tier is not frozen.
+			if t.rank() < w.src.tier.rank() && !m.Swap && !t.aboveHeadroom(p.monitor.headroom()) {
+				continue
 			}
 			if l, ok := reserveIn(t, false, w.off); ok {
 				return l, nil

@@ -215,6 +215,7 @@ func (op *opening) build() error {
 		b.draining.Store(m.State == extentmap.MemberDraining)
 		p.addMember(b)
 	}
+	p.space.low.mark = o.LowWater
 	p.reloc = newRelocator(p, o.Relocation)
 	p.monitor = newMonitor(p, o.Relocation, heatPath(o.Metadata))
 	return nil

@@ -34,6 +34,8 @@ type VolumeSpec struct {
 	Name   string
 	Size   int64  // bytes, a multiple of 4096
 	Policy string // auto, highest, lowest or a tier's name; "" is auto
+
+	Space
 }
 
 // OpenStore opens the store of a backing; tests put other stores here. create
@@ -72,6 +74,9 @@ type Options struct {
 	// Degraded permits to open a pool some of whose backings are missing. I/O on what
 	// is there fails with ErrBackingMissing; the rest serves.
 	Degraded bool
+
+	// LowWater is the share of free space below which the pool warns; 0: never.
+	LowWater float64
 
 	// RoundInterval is how often volumes with staged entries are flushed
 	// without being asked to. Default 5 s.

@@ -4,15 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	"tierd/tiering/extent"
 	"tierd/tiering/stagedlog"
 )
-
-// cleanWait is how long a first write waits for the cleaner when slots are free
-// but none of them is clean yet.
-const cleanWait = 20 * time.Second
 
 // provision gives the unmapped extent i a slot and returns its new entry. The
 // caller is alone in the extent. The order is: reserve a clean slot, record,
@@ -20,10 +15,11 @@ const cleanWait = 20 * time.Second
 // touched if the pool is full.
 func (v *Volume) provision(ctx context.Context, i extent.Index) (extent.Entry, error) {
 	p := v.pool
-	l, err := p.reserve(ctx, v.Policy())
+	l, done, err := p.reserve(ctx, v)
 	if err != nil {
-		return 0, err
+		return 0, fmt.Errorf("provision extent %d of volume %s: %w", i, v.Name(), err)
 	}
+	defer done()
 	if err := p.stage(ctx, v, stagedlog.Map, i, 1, []extent.Index{i}, l); err != nil {
 		p.member(l).slots.Unreserve(l.Slot)
 		return 0, fmt.Errorf("provision extent %d of volume %s: %w", i, v.Name(), err)
@@ -56,44 +52,6 @@ func (m *Mutation) makeRoom(ctx context.Context, need func(extent.Piece) bool) e
 	return nil
 }
 
-// reserve takes a clean slot for a new extent in the best tier that has one.
-func (p *Pool) reserve(ctx context.Context, policy Policy) (extent.Location, error) {
-	var deadline <-chan time.Time // made only by the few who wait
-	for {
-		freed := p.freed.wait()
-		var l extent.Location
-		tiers := p.ranks()
-		for _, suspect := range []bool{false, true} { // a suspect backing is better than none
-			policy.order(len(tiers), func(t int) bool {
-				var ok bool
-				l, ok = reserveIn(tiers[t], suspect, nil)
-				return ok
-			})
-			if !l.IsZero() {
-				break
-			}
-		}
-		if !l.IsZero() {
-			return l, nil
-		}
-		if !p.slotsComing() {
-			return l, ErrNoSpace
-		}
-		if deadline == nil {
-			deadline = p.clock.After(cleanWait)
-		}
-		select {
-		case <-freed:
-		case <-deadline:
-			return l, ErrNoSpace
-		case <-p.ctx.Done():
-			return l, ErrClosed
-		case <-ctx.Done():
-			return l, ctx.Err()
-		}
-	}
-}
-
 // reserveIn takes a clean slot on the backing of t with the largest share of
 // free slots, so that backings of different sizes fill evenly: of those that are
 // suspect, or of the others, and never of the backing not.
@@ -120,7 +78,7 @@ func roomiest(members, skip []*member, suspect bool) *member {
 	most := 0.0
 next:
 	for _, b := range members {
-		if b.err() != nil || b.draining.Load() || b.health.suspect.Load() != suspect {
+		if !b.takesExtents() || b.health.suspect.Load() != suspect {
 			continue
 		}
 		for _, s := range skip {
@@ -155,20 +113,33 @@ func (b *member) reserve() (extent.Slot, bool) {
 // slotsComing reports whether slots are on their way to become clean, and sees to
 // it that those that wait for a commit get one.
 func (p *Pool) slotsComing() bool {
-	coming := false
-	p.eachMember(func(b *member) {
-		if b.err() != nil {
-			return
+	// Slots that are vacated now are free next: who looked in the other order could
+	// miss one at both places.
+	coming := p.vacating()
+	for _, t := range p.ranks() {
+		if t.unowned() <= p.keptForMoves(t) {
+			continue
 		}
-		c := b.slots.Counts()
-		if c.Vacated > 0 && p.db.Err() == nil {
-			coming = true
-			p.startRounds()
+		coming = true
+		for _, b := range t.members() {
+			if b.takesExtents() {
+				b.wakeCleaner()
+			}
 		}
-		if c.Clean+c.Free+c.Cleaning > 0 && !b.draining.Load() {
-			coming = true
-			b.wakeCleaner()
-		}
-	})
+	}
 	return coming
+}
+
+// vacating reports whether slots wait for the commit that frees them, and sees to
+// it that they get one.
+func (p *Pool) vacating() bool {
+	vacated := false
+	p.eachMember(func(b *member) {
+		vacated = vacated || b.takesExtents() && b.slots.Counts().Vacated > 0
+	})
+	if !vacated || p.db.Err() != nil {
+		return false
+	}
+	p.startRounds()
+	return true
 }

@@ -45,6 +45,7 @@ func volumeTableOf(s extentmap.State) ondisk.VolumeTable {
 		t.Volumes = append(t.Volumes, ondisk.VolumeRecord{
 			ID: v.ID, UUID: v.UUID, Name: v.Name, Size: v.Size, Policy: v.Policy, State: state,
 			Created: v.Created, ReadOnly: v.ReadOnly,
+			Reservation: v.Reservation, Quota: v.Quota, OnFullWait: v.OnFullWait,
 		})
 	}
 	return t

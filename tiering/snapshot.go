@@ -82,6 +82,10 @@ type VolumeInfo struct {
 	OldestStaged  time.Time
 	UnmappedReads uint64
 	Ops           map[string]OpCounts
+
+	Space           Space
+	WaitingForSpace int64  // writes
+	NoSpace         uint64 // writes refused for want of room
 }
 
 // Info returns the pool at a glance.
@@ -190,6 +194,7 @@ func (v *Volume) Info() VolumeInfo {
 	info := VolumeInfo{
 		ID: v.id, UUID: v.uuid, Name: v.name, Size: v.size.Load(), Policy: v.policy.String(), Created: v.record.Created,
 		ReadOnly: v.ReadOnly(), Deleting: v.gone.Load(), Opens: v.opens.Load(),
+		Space: v.Space(), WaitingForSpace: v.waiting.Load(), NoSpace: v.noSpace.Load(),
 		UnmappedReads: v.unmappedReads.Load(), Ops: v.stats.counts(),
 	}
 	v.mu.Unlock()

@@ -40,6 +40,10 @@ type Volume struct {
 	opens         atomic.Int64  // users that keep it from being deleted
 	gone          atomic.Bool   // being deleted: I/O is refused
 	readOnly      atomic.Bool
+	space         atomic.Pointer[Space]
+	pending       int64         // slots reserved and not mapped yet; guarded by space.mu
+	waiting       atomic.Int64  // writes that wait for room
+	noSpace       atomic.Uint64 // writes refused for want of room
 
 	mu     sync.Mutex // guards the settings
 	name   string

@@ -64,6 +64,9 @@ func newVolumeRecord(s *extentmap.State, spec VolumeSpec, now time.Time, tiers [
 	if err != nil {
 		return none, fmt.Errorf("volume %s: %w", spec.Name, err)
 	}
+	if err := spec.Space.check(spec.Size); err != nil {
+		return none, fmt.Errorf("volume %s: %w", spec.Name, err)
+	}
 	for _, v := range s.Volumes {
 		if v.Name == spec.Name && v.State == extentmap.VolumeActive {
 			return none, fmt.Errorf("volume %s: %w", spec.Name, ErrExists)
@@ -77,6 +80,7 @@ func newVolumeRecord(s *extentmap.State, spec VolumeSpec, now time.Time, tiers [
 	return extentmap.Volume{
 		ID: id, UUID: uuid.New(), Name: spec.Name, Size: spec.Size, Policy: policy.String(),
 		State: extentmap.VolumeActive, Created: now.UTC().Truncate(time.Second),
+		Reservation: spec.Reservation, Quota: spec.Quota, OnFullWait: spec.OnFullWait,
 	}, nil
 }
 
@@ -102,6 +106,8 @@ func (p *Pool) newVolume(r extentmap.Volume) (*Volume, error) {
 	}
 	v := &Volume{pool: p, id: r.ID, uuid: r.UUID, table: table, heat: p.heat.AddVolume(r.ID, n), name: r.Name, policy: policy, record: r}
 	v.size.Store(r.Size)
+	space := spaceOf(r)
+	v.space.Store(&space)
 	v.readOnly.Store(r.ReadOnly)
 	v.gone.Store(r.State == extentmap.VolumeDeleting)
 	v.rounds.run = v.round
@@ -110,6 +116,7 @@ func (p *Pool) newVolume(r extentmap.Volume) (*Volume, error) {
 
 // publish makes v known under its name.
 func (p *Pool) publish(v *Volume) {
+	p.space.note(v)
 	p.volMu.Lock()
 	defer p.volMu.Unlock()
 	p.byID[v.id] = v
@@ -144,6 +151,11 @@ func (p *Pool) CreateVolume(ctx context.Context, spec VolumeSpec, dryRun bool) e
 	}
 	state := p.db.State()
 	r, err := newVolumeRecord(&state, spec, p.clock.Now(), p.tierNames())
+	if err == nil && spec.Reservation > 0 {
+		if err = p.checkReservation(nil, spec.Reservation); err != nil {
+			err = fmt.Errorf("volume %s: %w", spec.Name, err)
+		}
+	}
 	if err != nil || dryRun {
 		return err
 	}
@@ -331,6 +343,7 @@ func (p *Pool) reclaim(v *Volume) {
 	delete(p.byID, v.id)
 	p.volMu.Unlock()
 	v.rounds.drain()
+	p.space.forget(v)
 	p.heat.DropVolume(v.id)
 	// The table stays mapped: a request that came before the deletion may still
 	// look at it. It is a few untouched pages.

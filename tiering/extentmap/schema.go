@@ -173,6 +173,10 @@ type Volume struct {
 	State    VolumeState     `json:"state"`
 	Created  time.Time       `json:"created"`
 	ReadOnly bool            `json:"read_only"`
+
+	Reservation int64         `json:"reservation"`  // bytes kept for it though others would fill the pool; 0: none
+	Quota       int64         `json:"quota"`        // bytes that its mapped extents may take; 0: no limit
+	OnFullWait  time.Duration `json:"on_full_wait"` // how long a write waits for room before it fails
 }
 
 // State is everything in the metadata but the map, each list in order of ID.

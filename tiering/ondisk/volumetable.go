@@ -32,6 +32,10 @@ type VolumeRecord struct {
 	State    VolumeState
 	Created  time.Time // stored in nanoseconds, UTC
 	ReadOnly bool
+
+	Reservation int64         // bytes; see extentmap.Volume
+	Quota       int64         // bytes
+	OnFullWait  time.Duration // stored in nanoseconds
 }
 
 // VolumeTable is one copy of the volume table.
@@ -150,6 +154,11 @@ func encodeVolumeTable(t VolumeTable, area int64, poolID uuid.UUID) ([]byte, err
 			e.i64(unixNano(v.Created))
 			e.text(v.Name)
 			e.text(v.Policy)
+			if v.Reservation != 0 || v.Quota != 0 || v.OnFullWait != 0 {
+				e.i64(v.Reservation)
+				e.i64(v.Quota)
+				e.i64(int64(v.OnFullWait))
+			}
 		})
 	}
 	n := roundUp(len(e.b))
@@ -175,6 +184,9 @@ func decodeVolumeTable(b []byte) (VolumeTable, error) {
 			v := VolumeRecord{ID: extent.VolumeID(r.u32()), State: VolumeState(r.u8()), ReadOnly: r.u8() != 0}
 			v.UUID, v.Size, v.Created = r.uuid(), r.i64(), fromUnixNano(r.i64())
 			v.Name, v.Policy = r.text(), r.text()
+			if len(r.b) > 0 {
+				v.Reservation, v.Quota, v.OnFullWait = r.i64(), r.i64(), time.Duration(r.i64())
+			}
 			t.Volumes = append(t.Volumes, v)
 		})
 	}

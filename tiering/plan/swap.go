@@ -56,13 +56,17 @@ func (pl *planner) accept(o offer, p *pair) {
 		pl.move(o.a, p.u, ReasonHot, o.gain)
 		return
 	}
+	first := len(pl.plan.Moves)
 	if o.upFirst {
 		pl.move(o.a, p.u, ReasonHot, o.gain)
 		pl.move(o.b, o.down, ReasonCold, 0)
-		return
+	} else {
+		pl.move(o.b, o.down, ReasonCold, 0)
+		pl.move(o.a, p.u, ReasonHot, o.gain)
 	}
-	pl.move(o.b, o.down, ReasonCold, 0)
-	pl.move(o.a, p.u, ReasonHot, o.gain)
+	for i := range pl.plan.Moves[first:] {
+		pl.plan.Moves[first+i].Swap = true
+	}
 }
 
 // offer finds the best move of p that is possible now.

@@ -143,6 +143,7 @@ type Move struct {
 	ToBacking   extent.BackingID // 0: any backing of the tier; set for a rebalance
 	Kind        Kind
 	Reason      Reason
+	Swap        bool    // in exchange with another move: it takes no room from the headroom
 	Gain        float64 // expected gain of the move with its partner, seconds of latency saved per second; on the partner 0
 	Bytes       int64   // bytes it writes
 }
