@@ -87,5 +87,6 @@
 // mutation.go and volume.go are the foreground; stage.go and flush.go order what
 // becomes durable; cleaner.go hands out slots; mover.go and relocate.go move
 // extents; condition.go follows how well backings serve; monitor.go plans; open.go, recover.go and heal.go bring a pool up;
-// create.go and check.go work on one that is down.
+// create.go and check.go work on one that is down; survey.go looks at one whose
+// metadata may be gone.
 package tiering

@@ -60,10 +60,6 @@ const (
 // checksum is set aside, and the entry left for pool check to list.
 func (p *Pool) healTables(ctx context.Context) {
 	ok := true
-	// A change of the volumes that was committed may not have reached them all.
-	p.adminMu.Lock()
-	p.writeVolumeTables()
-	p.adminMu.Unlock()
 	p.eachMember(func(b *member) {
 		if !b.missing {
 			p.heal.total.Add(int64(healPasses) * int64(b.layout.Slots))

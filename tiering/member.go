@@ -102,7 +102,7 @@ func (b *member) syncRun() error {
 	}
 	ctx := context.Background() // a sync that began is waited for: its error must not be lost
 	if commit := b.pool.commit.Load(); commit != b.stamped && !mutant.On(mutant.NoStamps) {
-		if err := b.stamps.Write(ctx, ondisk.Stamp{Commit: commit, Incarnation: b.pool.incarnation}); err != nil {
+		if err := b.stamps.Write(ctx, ondisk.Stamp{Commit: commit, Incarnation: b.pool.incarnation, Clean: b.pool.stopped.Load()}); err != nil {
 			b.fail("write stamp", err)
 			return b.err()
 		}

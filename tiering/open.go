@@ -40,7 +40,9 @@ func bootID() (string, error) {
 //  4. The superblocks get the new incarnation.
 //  5. The maps are read, and the log is replayed on top of them. What it adds is
 //     committed, and only then does the log start anew.
-//  6. Background work starts; the slot tables are compared with the map.
+//  6. The backings get the volume table, and superblocks that know which of them
+//     have this incarnation.
+//  7. Background work starts; the slot tables are compared with the map.
 func Open(ctx context.Context, o Options) (*Pool, error) {
 	o.setDefaults()
 	if o.BootID == "" {
@@ -153,6 +155,7 @@ func (op *opening) run(ctx context.Context) (*Pool, error) {
 	if err := op.startLog(); err != nil {
 		return nil, err
 	}
+	op.tellMembers()
 	op.sayWarnings()
 	p.start(op.clean && !op.returned())
 	return p, nil
@@ -290,6 +293,25 @@ func (op *opening) adoptMembers() {
 	if _, err := p.commitNow(&extentmap.Changes{Members: changed}); err != nil {
 		p.log.Error("cannot record the members' incarnation", "error", err)
 	}
+}
+
+// tellMembers brings what the backings know for a rebuild up to date, before
+// anything is served. The volume table of a change that was committed may not have
+// reached them all. The superblocks that adoptMembers wrote list the others with
+// the incarnation before: by those alone, an old copy of a backing could not be
+// told from one that was written to last.
+func (op *opening) tellMembers() {
+	ctx := context.Background() // a stop half-way would look like a failure of a backing
+	p := op.pool
+	p.writeVolumeTables()
+	p.eachMember(func(b *member) {
+		if b.err() != nil {
+			return
+		}
+		if err := p.writeSuperblock(ctx, b); err != nil {
+			b.fail("write superblock", err)
+		}
+	})
 }
 
 // loadMaps reads the maps of all volumes and claims their slots.

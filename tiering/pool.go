@@ -71,6 +71,7 @@ type Pool struct {
 	cancel   context.CancelFunc
 	wg       sync.WaitGroup // background goroutines
 	closing  atomic.Bool
+	stopped  atomic.Bool // the clean stop is committed: stamps say so
 	closeErr error
 	closed   sync.Once
 
@@ -321,5 +322,23 @@ func (p *Pool) stopClean() error {
 	if err != nil {
 		return fmt.Errorf("mark clean stop: %w", err)
 	}
-	return nil
+	return p.stampStop(ctx)
+}
+
+// stampStop tells the backings of the clean stop. A rebuild without the metadata
+// knows by it which of them took part to the end.
+func (p *Pool) stampStop(ctx context.Context) error {
+	p.stopped.Store(true)
+	var errs []error
+	p.eachMember(func(b *member) {
+		if b.err() == nil {
+			errs = append(errs, b.sync(ctx))
+		}
+	})
+	err := errors.Join(errs...)
+	if err == nil {
+		return nil
+	}
+	_, unmark := p.commitNow(&extentmap.Changes{Pool: func(r *extentmap.PoolRecord) { r.CleanStop = false }})
+	return errors.Join(err, unmark)
 }

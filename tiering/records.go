@@ -11,6 +11,7 @@ func superblockOf(s extentmap.State, id extent.BackingID, l ondisk.Layout, incar
 	sb := &ondisk.Superblock{
 		Version: ondisk.FormatVersion, PoolID: s.Pool.ID, Backing: id, State: ondisk.BackingActive, Layout: l,
 		Features: ondisk.Features(s.Pool.Features), Incarnation: incarnation, NextBacking: s.Pool.NextBacking,
+		Commit: s.Pool.Commit,
 	}
 	for _, t := range s.Tiers {
 		sb.Tiers = append(sb.Tiers, ondisk.TierRecord{ID: t.ID, Name: t.Name, Media: t.Media})

@@ -97,13 +97,16 @@
 //	216     ...   t records: tier id u8, name text, media text
 //	...     ...   m records: backing id u16, tier id u8, state u8 (1 ok, 2 draining,
 //	              3 failed, 4 forgotten, 5 creating), uuid 16, incarnation u64
+//	...     8     number of the last finished commit, 0: not recorded; missing if the
+//	              length ends before it
 //	...     ...   zeroes to the length
 //
 // Stamp (seed: pool id, backing uuid), one block:
 //
 //	32      8     number of the last finished commit
 //	40      8     incarnation
-//	48      ...   zeroes
+//	48      1     1: that commit was a clean stop
+//	49      ...   zeroes
 //
 // Volume table (seed: pool id), up to the size of its area:
 //

@@ -17,6 +17,10 @@ import (
 type Stamp struct {
 	Commit      uint64 // number of the last finished commit
 	Incarnation uint64
+	// Clean: that commit was the clean stop of this incarnation, so that whoever
+	// was of the pool then has a stamp of it, or of the one before if the stop was
+	// cut short.
+	Clean bool
 }
 
 const stampMagic = "tierdST\n"
@@ -72,6 +76,7 @@ func (s *Stamps) readLocked(ctx context.Context) (best Stamp, err error) {
 			best = Stamp{
 				Commit:      binary.LittleEndian.Uint64(b[headSize:]),
 				Incarnation: binary.LittleEndian.Uint64(b[headSize+8:]),
+				Clean:       b[headSize+16] == 1,
 			}
 		}
 	}
@@ -99,6 +104,9 @@ func (s *Stamps) Write(ctx context.Context, v Stamp) error {
 	clear(s.block)
 	binary.LittleEndian.PutUint64(s.block[headSize:], v.Commit)
 	binary.LittleEndian.PutUint64(s.block[headSize+8:], v.Incarnation)
+	if v.Clean {
+		s.block[headSize+16] = 1
+	}
 	sealHead(s.block, stampMagic, s.generation+1, s.seed)
 	if err := s.st.WriteAt(ctx, s.block, s.offset[1-s.newest]); err != nil {
 		return fmt.Errorf("write stamp: %w", err)

@@ -94,6 +94,7 @@ type Superblock struct {
 	Layout      Layout
 	Incarnation uint64
 	Generation  uint64 // rises with each write; the higher of two copies is the newer
+	Commit      uint64 // number of the last finished commit when it was written; 0: not recorded
 	NextBacking extent.BackingID
 	Tiers       []TierRecord
 	Members     []MemberRecord
@@ -201,6 +202,31 @@ func ReadSuperblock(ctx context.Context, st backing.Store) (*Superblock, error) 
 	return nil, ErrNoSuperblock
 }
 
+// CopyReport says what one of the places of a structure holds that has two copies.
+type CopyReport struct {
+	Where  string // "front" or "end", "first" or "second"
+	Offset int64
+	// Err is nil if the copy is whole. ErrNoSuperblock: nothing is there;
+	// ErrCorrupt, ErrNewerFormat, or that of the Store.
+	Err        error
+	Generation uint64 // if it is whole
+}
+
+// InspectSuperblock looks at both copies of the superblock of a backing whose
+// layout is known.
+func InspectSuperblock(ctx context.Context, st backing.Store, l Layout) [2]CopyReport {
+	var out [2]CopyReport
+	for i, c := range []struct {
+		where string
+		at    int64
+		which uint8
+	}{{"front", l.FrontSuperblock, copyFront}, {"end", l.EndSuperblock, copyEnd}} {
+		r := readCopy(ctx, st, c.at, c.which)
+		out[i] = CopyReport{Where: c.where, Offset: c.at, Err: r.state.err(r.err), Generation: r.generation()}
+	}
+	return out
+}
+
 // copyRead is what one of the places of a superblock holds.
 type copyRead struct {
 	sb    *Superblock // if valid
@@ -294,6 +320,7 @@ func (sb *Superblock) encode(which uint8) []byte {
 			e.u64(m.Incarnation)
 		})
 	}
+	e.u64(sb.Commit)
 	b := alignedBytes(roundUp(len(e.b)))
 	copy(b, e.b)
 	sealHead(b, superblockMagic, sb.Generation, nil)
@@ -348,6 +375,9 @@ func decodeSuperblock(b []byte, which uint8) (*Superblock, error) {
 	}
 	if d.short {
 		return nil, bad("records end too soon")
+	}
+	if len(d.b) >= 8 {
+		sb.Commit = d.u64() // earlier programs ended here, mostly with zeroes to come
 	}
 	return sb, sb.check()
 }

@@ -108,6 +108,20 @@ func ReadVolumeTable(ctx context.Context, st backing.Store, l Layout, poolID uui
 	return best.table, nil
 }
 
+// InspectVolumeTable looks at both copies of the volume table. An error is that of
+// the Store; a copy that was never written is no damage, and has ErrNoSuperblock.
+func InspectVolumeTable(ctx context.Context, st backing.Store, l Layout, poolID uuid.UUID) ([2]CopyReport, error) {
+	var out [2]CopyReport
+	copies, err := readVolumeCopies(ctx, st, l, poolID)
+	if err != nil {
+		return out, fmt.Errorf("read volume table: %w", err)
+	}
+	for i, c := range copies {
+		out[i] = CopyReport{Where: [...]string{"first", "second"}[i], Offset: l.VolumeTableOffset[i], Err: c.state.err(nil), Generation: c.table.Generation}
+	}
+	return out, nil
+}
+
 // volumeCopy is what one of the two places holds.
 type volumeCopy struct {
 	table VolumeTable // if valid
