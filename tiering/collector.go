@@ -54,6 +54,7 @@ var metricDefs = []struct {
 	{"volume_allocated_bytes", "Bytes in mapped extents of the volume.", []string{"volume", "tier"}},
 	{"volume_extents", "Mapped extents of the volume.", []string{"volume", "tier"}},
 	{"volume_failed", "1 when flushes of the volume fail.", []string{"volume"}},
+	{"volume_lost_bytes", "Bytes of the volume that cannot be read because their backings are missing.", []string{"volume"}},
 	{"volume_staged_entries", "Changes of the volume's mapping that await their commit.", []string{"volume"}},
 	{"volume_oldest_staged_seconds", "Age of the oldest of them.", []string{"volume"}},
 	{"volume_unmapped_reads_total", "Pieces of reads of extents without a slot.", []string{"volume"}},
@@ -225,7 +226,8 @@ func (s *sender) volumes() {
 			s.gauge("volume_extents", n, name, t.name)
 			s.gauge("volume_allocated_bytes", n*s.size, name, t.name)
 		}
-		s.gauge("volume_failed", boolValue(v.failed.Load() != nil), name)
+		s.gauge("volume_failed", boolValue(v.flushFailure() != nil), name)
+		s.gauge("volume_lost_bytes", float64(v.LostBytes()), name)
 		n, since := v.stagedEntries()
 		age := 0.0
 		if n > 0 {

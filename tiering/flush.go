@@ -24,8 +24,8 @@ func (v *Volume) Flush(ctx context.Context) error {
 	}
 	if !v.settled() {
 		err = v.rounds.do(ctx)
-	} else if e := v.failed.Load(); e != nil {
-		err = *e
+	} else {
+		err = v.flushFailure()
 	}
 	v.stats.done(OpFlush, 0, time.Since(start), err)
 	return err
@@ -117,9 +117,17 @@ func (v *Volume) round() error {
 		v.fail(err)
 		v.pool.freed.broadcast() // who waits for slots of this round looks again
 	}
+	// If it failed before, the round has done what it could, so that nothing stays
+	// staged that need not; but it makes good for nothing.
+	return v.flushFailure()
+}
+
+// flushFailure returns why every flush fails, or nil.
+func (v *Volume) flushFailure() error {
 	if e := v.failed.Load(); e != nil {
-		// The round has done what it could, so that nothing stays staged that need
-		// not; but it makes good for nothing.
+		return *e
+	}
+	if e := v.unsynced.Load(); e != nil {
 		return *e
 	}
 	return nil

@@ -31,12 +31,13 @@ type member struct {
 	store backing.Store
 	calls *backing.Watched // is store: how long calls take to return
 	// missing: it was not there at open; the store answers with ErrBackingMissing.
-	missing bool
-	layout  ondisk.Layout
-	table   *ondisk.SlotTable
-	stamps  *ondisk.Stamps
-	slots   *alloc.Slots
-	stats   ioStats
+	missing   bool
+	forgotten atomic.Bool // missing, and given up for good
+	layout    ondisk.Layout
+	table     *ondisk.SlotTable
+	stamps    *ondisk.Stamps
+	slots     *alloc.Slots
+	stats     ioStats
 
 	// failure is set once, when the backing failed; nil while it serves.
 	failure  atomic.Pointer[string]
@@ -135,7 +136,9 @@ func (b *member) fail(op string, cause error) {
 	b.health.since = b.pool.clock.Now()
 	b.health.mu.Unlock()
 	b.pool.log.Error("backing failed", "backing", b.path, "op", op, "error", cause)
-	b.pool.recordFailure(b, text)
+	if !b.pool.opts.ReadOnly {
+		b.pool.recordFailure(b, text)
+	}
 	b.pool.freed.broadcast() // who waits for slots looks again
 }
 

@@ -27,6 +27,7 @@ func newMissingMember(p *Pool, m extentmap.Member) *member {
 		Size: m.Size, ExtentSize: p.size.Bytes(), Slots: m.Slots, TableSlots: m.Slots,
 	})
 	b.missing = true
+	b.forgotten.Store(m.State == extentmap.MemberForgotten)
 	return b
 }
 
@@ -92,8 +93,8 @@ func (op *opening) judgeMissing() error {
 }
 
 // failUnsynced makes the flushes fail of volumes with extents on missing backings
-// that were perhaps not synced: nobody knows what of the volumes' answered data was
-// on its way there.
+// that were perhaps not synced, and of no others: nobody knows what of the volumes'
+// answered data was on its way there.
 func (p *Pool) failUnsynced() {
 	unsynced := make(map[extent.BackingID]error)
 	for _, m := range p.db.State().Members {
@@ -101,21 +102,22 @@ func (p *Pool) failUnsynced() {
 			unsynced[m.ID] = b.err()
 		}
 	}
-	if len(unsynced) == 0 {
-		return
-	}
 	for _, v := range p.allVolumes() {
-		if v.lost.Load() == 0 {
+		var failure error
+		if len(unsynced) > 0 && v.lost.Load() > 0 {
+			v.table.Range(func(_ extent.Index, e extent.Entry) bool {
+				if e.Mapped() {
+					failure = unsynced[e.Location().Backing]
+				}
+				return failure == nil
+			})
+		}
+		if failure == nil {
+			v.unsynced.Store(nil)
 			continue
 		}
-		v.table.Range(func(_ extent.Index, e extent.Entry) bool {
-			err := unsynced[e.Location().Backing]
-			if !e.Mapped() || err == nil {
-				return true
-			}
-			v.fail(err)
-			return false
-		})
+		failure = fmt.Errorf("flush volume %s: answered data may be lost: %w", v.Name(), failure)
+		v.unsynced.Store(&failure)
 	}
 }
 

@@ -340,7 +340,7 @@ func (op *opening) loadMaps() error {
 					return fmt.Errorf("extent %d on backing %s: %w", idx, b.path, err)
 				}
 				v.setEntry(idx, extent.Entry(0).At(l))
-				if err := b.err(); err != nil && v.failed.Load() == nil {
+				if err := b.err(); err != nil && !b.missing && v.failed.Load() == nil {
 					// What was unsynced when the backing failed is forgotten, the failure
 					// is not.
 					v.failed.Store(&err)
@@ -368,6 +368,15 @@ func (p *Pool) start(clean bool) {
 	p.wg.Go(p.cleaner.loop)
 	p.eachMember(func(b *member) { p.wg.Go(b.cleanLoop) })
 	p.wg.Go(p.roundLoop)
+	p.eachMember(func(b *member) {
+		if b.forgotten.Load() {
+			p.wg.Go(func() {
+				if err := p.emptyForgotten(p.ctx, b); err != nil && p.ctx.Err() == nil {
+					p.log.Error("cannot finish forgetting a backing", "backing", b.path, "error", err)
+				}
+			})
+		}
+	})
 	p.wg.Go(p.watchLoop)
 	for range p.reloc.workers {
 		p.wg.Go(func() { p.reloc.work(p.ctx) })

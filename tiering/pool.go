@@ -138,8 +138,14 @@ func (p *Pool) recordFailure(b *member, text string) {
 	}, renewContinuity()); err != nil {
 		p.log.Error("cannot record the failure of a backing in the metadata", "backing", b.path, "error", err)
 	}
+	p.writeSuperblocks(b)
+}
+
+// writeSuperblocks writes the superblocks of all serving backings but one, from the
+// metadata.
+func (p *Pool) writeSuperblocks(but *member) {
 	p.eachMember(func(o *member) {
-		if o == b || o.err() != nil {
+		if o == but || o.err() != nil {
 			return
 		}
 		if err := p.writeSuperblock(context.Background(), o); err != nil {
@@ -200,7 +206,7 @@ func (p *Pool) writeSuperblock(ctx context.Context, b *member) error {
 	sb := superblockOf(p.db.State(), b.id, b.layout, p.incarnation)
 	for i := range sb.Members {
 		// The metadata may be what cannot be written any more.
-		if m := p.members[sb.Members[i].ID].Load(); m != nil && m.err() != nil {
+		if m := p.members[sb.Members[i].ID].Load(); m != nil && m.failure.Load() != nil && sb.Members[i].State != ondisk.MemberForgotten {
 			sb.Members[i].State = ondisk.MemberFailed
 		}
 	}

@@ -198,9 +198,7 @@ func (v *Volume) Info() VolumeInfo {
 		UnmappedReads: v.unmappedReads.Load(), Ops: v.stats.counts(),
 	}
 	v.mu.Unlock()
-	if e := v.failed.Load(); e != nil {
-		info.Err = *e
-	}
+	info.Err = v.flushFailure()
 	for _, t := range v.pool.ranks() {
 		info.Extents = append(info.Extents, v.extents.of(t).Load())
 	}

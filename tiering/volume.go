@@ -58,6 +58,7 @@ type Volume struct {
 	rounds    shared // flush rounds
 	roundTime metrics.Histogram
 	failed    atomic.Pointer[error] // a round failed: every later one does
+	unsynced  atomic.Pointer[error] // why every round fails until a backing is back, or forgotten
 
 	// Guarded by Pool.staged.mu.
 	stagedRecs []stagedRecord
