@@ -38,6 +38,9 @@ var (
 	ErrExists = errors.New("exists already")
 	// ErrBusy is returned when something is in use and force was not given.
 	ErrBusy = errors.New("in use")
+	// ErrLossNotAccepted is returned by ForgetBacking when data would be lost and
+	// nobody has accepted that.
+	ErrLossNotAccepted = errors.New("the loss is not accepted")
 	// ErrInvalid is returned for an argument that makes no sense.
 	ErrInvalid = errors.New("invalid")
 	// ErrRefused is wrapped by every refusal to create or open a pool because

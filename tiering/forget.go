@@ -96,7 +96,7 @@ func (p *Pool) forget(name string, acceptLoss, dryRun bool) (*member, Forgotten,
 	case dryRun:
 		return b, f, nil
 	case len(f.Losses) > 0 && !acceptLoss:
-		return b, f, busy("backing %s is not forgotten: %v", b.path, &f)
+		return b, f, &classed{busy("backing %s is not forgotten: %v", b.path, &f), ErrLossNotAccepted}
 	}
 	err = p.editMembers(func(m *extentmap.Member) bool {
 		if m.ID != b.id {

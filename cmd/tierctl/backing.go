@@ -10,7 +10,7 @@ import (
 )
 
 func newBackingCommand(g *globals) *cobra.Command {
-	return group("backing", "Files and devices of the tiers", "", &cobra.Command{
+	return group("backing", "Files and devices of the tiers", "", newBackingForgetCommand(g), &cobra.Command{
 		Use:     "list",
 		Short:   "List the backings with state, fill and latency",
 		Long:    "List shows each file or device: its state (ok, suspect, failed or missing, and\nwhether it is being drained), its slots, data that is not synced yet, and the mean\ntime of a read and of a write since the daemon's start. Clean slots can be\ngiven out at once; other free ones are zeroed first.",

@@ -66,6 +66,8 @@ func TestGoldenOutput(t *testing.T) {
 		{"backing-list", "backing list"},
 		{"volume-list", "volume list"},
 		{"volume-list-json", "volume list -o json"},
+		{"volume-list-lost", "volume list --lost"},
+		{"backing-forget-dry-run", "backing forget 2 --dry-run"},
 		{"volume-create", "volume create new 1GiB"},
 		{"volume-delete-dry-run", "volume delete old --dry-run"},
 		{"relocation-status", "relocation status"},
@@ -113,6 +115,7 @@ func TestJSONIsTheReply(t *testing.T) {
 		{"tier list", func() (any, error) { return s.Tiers(t.Context()) }},
 		{"backing list", func() (any, error) { return s.Backings(t.Context()) }},
 		{"volume list", func() (any, error) { return s.Volumes(t.Context()) }},
+		{"volume list --lost", func() (any, error) { return s.VolumesLost(t.Context()) }},
 		{"relocation status", func() (any, error) { return s.RelocationStatus(t.Context()) }},
 		{"relocation plan", func() (any, error) { return s.RelocationPlan(t.Context(), control.RelocationPlanRequest{}) }},
 		{"locate home 1MiB", func() (any, error) {
@@ -146,6 +149,7 @@ func TestRequests(t *testing.T) {
 		{"volume delete a --force", control.VolumeDeleteRequest{Name: "a", Force: true}},
 		{"volume rename a b --dry-run", control.VolumeRenameRequest{Name: "a", NewName: "b", DryRun: true}},
 		{"volume set a --policy lowest", control.VolumeSetRequest{Name: "a", Policy: &policy}},
+		{"backing forget /srv/hdd/b.img --accept-loss", control.BackingForgetRequest{Backing: "/srv/hdd/b.img", AcceptLoss: true}},
 		{"relocation run --wait --dry-run", control.RelocationRunRequest{Wait: true, DryRun: true}},
 		{"relocation pause --dry-run", control.RelocationPauseRequest{DryRun: true}},
 		{"relocation resume", control.RelocationPauseRequest{}},
@@ -195,6 +199,7 @@ func TestFailures(t *testing.T) {
 		{"tier list --config " + dir + "/none.yaml", 2, "tierctl: read configuration: open " + dir + "/none.yaml: no such file or directory\n"},
 		{"tier list --socket " + nowhere, 1, "tierctl: nobody answers at " + nowhere + ": daemon is not running\nhint: start tierd, or name its socket with --socket or --config\n"},
 		{"volume create home 1GiB --socket " + socket, 1, "tierctl: create volume \"home\": already exists\nhint: choose another name\n"},
+		{"backing forget 2 --socket " + socket, 1, "tierctl: backing 2 is not forgotten: 3MiB are lost with it: busy\nhint: use --accept-loss\n"},
 		{"volume grow nix +1GiB --socket " + socket, 1, "tierctl: volume \"nix\": not found\n"},
 		{"locate nix 0 --socket " + socket, 1, "tierctl: volume \"nix\": not found\n"},
 	}

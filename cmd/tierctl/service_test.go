@@ -52,6 +52,25 @@ func (s *cannedService) Volumes(context.Context) ([]control.Volume, error) {
 	}, nil
 }
 
+func (s *cannedService) VolumesLost(context.Context) ([]control.VolumeLost, error) {
+	return []control.VolumeLost{
+		{Volume: "home", UUID: "7d4e0b52-6d2c-4f5c-a9a7-50e5c1e3b0aa", LostBytes: 3 << 20, Ranges: []control.LostRange{
+			{Offset: 0, LengthBytes: 1 << 20, BackingID: 2, BackingPath: "/srv/hdd/b.img"},
+			{Offset: 1 << 40, LengthBytes: 2 << 20, BackingID: 3, BackingPath: "/srv/hdd/c.img"},
+		}},
+		{Volume: "mail", LostBytes: 1 << 30, Truncated: true, Ranges: []control.LostRange{{Offset: 4096, LengthBytes: 1 << 20, BackingID: 2, BackingPath: "/srv/hdd/b.img"}}},
+	}, nil
+}
+
+func (s *cannedService) BackingForget(_ context.Context, r control.BackingForgetRequest) (control.BackingForgotten, error) {
+	if !r.AcceptLoss && !r.DryRun {
+		return control.BackingForgotten{}, control.WithHint(fmt.Errorf("backing %s is not forgotten: 3MiB are lost with it: %w", r.Backing, control.ErrBusy), "use --accept-loss")
+	}
+	s.asked = append(s.asked, r)
+	return control.BackingForgotten{BackingID: 2, BackingPath: "/srv/hdd/b.img", LostBytes: 3 << 20, DryRun: r.DryRun,
+		Changes: []string{"backing /srv/hdd/b.img is forgotten"}}, nil
+}
+
 func (s *cannedService) change(request any, dryRun bool, format string, args ...any) (control.VolumeChange, error) {
 	s.asked = append(s.asked, request)
 	return control.VolumeChange{Changes: []string{fmt.Sprintf(format, args...)}, DryRun: dryRun}, nil

@@ -20,16 +20,43 @@ func newVolumeCommand(g *globals) *cobra.Command {
 }
 
 func newVolumeListCommand(g *globals) *cobra.Command {
-	return &cobra.Command{
+	var lost bool
+	c := &cobra.Command{
 		Use:     "list",
 		Short:   "List the volumes and where their data lives",
-		Long:    "List shows each volume's size, what of it is allocated, how much of that each tier\nholds, its policy, and the number of its connections.",
-		Example: "  tierctl volume list",
+		Long:    "List shows each volume's size, what of it is allocated, how much of that each tier\nholds, its policy, and the number of its connections. With --lost it shows instead\nwhich ranges cannot be read because a backing is missing, and which one that is.",
+		Example: "  tierctl volume list\n  tierctl volume list --lost",
 		Args:    args(),
 		RunE: func(c *cobra.Command, _ []string) error {
+			if lost {
+				return ask(g, func(s control.Service) ([]control.VolumeLost, error) { return s.VolumesLost(c.Context()) }, showLost)
+			}
 			return ask(g, func(s control.Service) ([]control.Volume, error) { return s.Volumes(c.Context()) }, showVolumes)
 		},
 	}
+	c.Flags().BoolVar(&lost, "lost", false, "list the ranges whose backings are missing")
+	return c
+}
+
+func showLost(w io.Writer, volumes []control.VolumeLost) error {
+	if len(volumes) == 0 {
+		_, err := fmt.Fprintln(w, "nothing is lost: all backings with data are there")
+		return err
+	}
+	t := newTable(w, "VOLUME", "OFFSET", "LENGTH", "BACKING", "PATH")
+	for _, v := range volumes {
+		for _, r := range v.Ranges {
+			t.row(v.Volume, r.Offset, r.LengthBytes, r.BackingID, r.BackingPath)
+		}
+		if v.Truncated {
+			t.row(v.Volume, "...")
+		}
+	}
+	t.row()
+	for _, v := range volumes {
+		t.row(fmt.Sprintf("%s: %s cannot be read", v.Volume, size(v.LostBytes)))
+	}
+	return t.flush()
 }
 
 func showVolumes(w io.Writer, volumes []control.Volume) error {

@@ -31,7 +31,10 @@ func (s *service) volume(v tiering.VolumeInfo) control.Volume {
 		c.State = control.VolumeDeleting
 	case v.Err != nil:
 		c.State = control.VolumeFailed
+	case v.Lost > 0:
+		c.State = control.VolumeDegraded
 	}
+	c.LostBytes = v.Lost
 	for i, t := range s.pool.Tiers() {
 		c.AllocatedBytes += v.Extents[i] * size
 		c.PerTier = append(c.PerTier, control.TierBytes{Tier: t.Name, Bytes: v.Extents[i] * size})

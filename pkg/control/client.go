@@ -110,6 +110,16 @@ func (c *Client) Volumes(ctx context.Context) ([]Volume, error) {
 	return call[[]Volume](ctx, c, routeVolumes, none{})
 }
 
+// VolumesLost implements Service.
+func (c *Client) VolumesLost(ctx context.Context) ([]VolumeLost, error) {
+	return call[[]VolumeLost](ctx, c, routeVolumesLost, none{})
+}
+
+// BackingForget implements Service.
+func (c *Client) BackingForget(ctx context.Context, r BackingForgetRequest) (BackingForgotten, error) {
+	return call[BackingForgotten](ctx, c, routeBackingForget, r)
+}
+
 // VolumeCreate implements Service.
 func (c *Client) VolumeCreate(ctx context.Context, r VolumeCreateRequest) (VolumeChange, error) {
 	return call[VolumeChange](ctx, c, routeVolumeCreate, r)

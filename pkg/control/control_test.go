@@ -45,6 +45,13 @@ func (f *fake) Backings(context.Context) ([]Backing, error) {
 	return []Backing{{ID: 1, State: BackingFailed}}, f.err
 }
 func (f *fake) Volumes(context.Context) ([]Volume, error) { return []Volume{{Name: "v"}}, f.err }
+func (f *fake) VolumesLost(context.Context) ([]VolumeLost, error) {
+	return []VolumeLost{{Volume: "v", Ranges: []LostRange{{Offset: 4096, LengthBytes: 4096}}}}, f.err
+}
+func (f *fake) BackingForget(_ context.Context, r BackingForgetRequest) (BackingForgotten, error) {
+	f.request = r
+	return BackingForgotten{BackingID: 1, Volumes: []VolumeLoss{{"v", 4096}}, Changes: []string{"forgotten"}}, f.err
+}
 func (f *fake) VolumeCreate(_ context.Context, r VolumeCreateRequest) (VolumeChange, error) {
 	return f.change(r, r.Name)
 }

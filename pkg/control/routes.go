@@ -19,7 +19,9 @@ func routes() []route {
 		plain(routePoolStatus, Service.PoolStatus),
 		list(routeTiers, Service.Tiers),
 		list(routeBackings, Service.Backings),
+		withRequest(routeBackingForget, Service.BackingForget),
 		list(routeVolumes, Service.Volumes),
+		list(routeVolumesLost, Service.VolumesLost),
 		withRequest(routeVolumeCreate, Service.VolumeCreate),
 		withRequest(routeVolumeGrow, Service.VolumeGrow),
 		withRequest(routeVolumeDelete, Service.VolumeDelete),
@@ -42,7 +44,9 @@ const (
 	routePoolStatus       = "pool-status"
 	routeTiers            = "tiers"
 	routeBackings         = "backings"
+	routeBackingForget    = "backing-forget"
 	routeVolumes          = "volumes"
+	routeVolumesLost      = "volumes-lost"
 	routeVolumeCreate     = "volume-create"
 	routeVolumeGrow       = "volume-grow"
 	routeVolumeDelete     = "volume-delete"
@@ -60,7 +64,7 @@ const (
 // reading are the requests that change nothing, and so are answered when changes are
 // refused.
 var reading = map[string]bool{
-	routePoolStatus: true, routeTiers: true, routeBackings: true, routeVolumes: true, routeRelocationStatus: true,
+	routePoolStatus: true, routeTiers: true, routeBackings: true, routeVolumes: true, routeVolumesLost: true, routeRelocationStatus: true,
 	routeRelocationPlan: true, routeLocate: true, routeHeat: true,
 }
 

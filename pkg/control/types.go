@@ -13,7 +13,10 @@ type Service interface {
 	Tiers(context.Context) ([]Tier, error)       // fastest first
 	Backings(context.Context) ([]Backing, error) // by tier, then id
 
-	Volumes(context.Context) ([]Volume, error) // by name
+	BackingForget(context.Context, BackingForgetRequest) (BackingForgotten, error)
+
+	Volumes(context.Context) ([]Volume, error)         // by name
+	VolumesLost(context.Context) ([]VolumeLost, error) // by name; those that have lost something
 	VolumeCreate(context.Context, VolumeCreateRequest) (VolumeChange, error)
 	VolumeGrow(context.Context, VolumeGrowRequest) (VolumeChange, error)
 	VolumeDelete(context.Context, VolumeDeleteRequest) (VolumeChange, error)
@@ -139,6 +142,7 @@ type VolumeState string
 // The volume states.
 const (
 	VolumeOK       VolumeState = "ok"
+	VolumeDegraded VolumeState = "degraded" // parts cannot be read: a backing is missing
 	VolumeDeleting VolumeState = "deleting"
 	VolumeFailed   VolumeState = "failed" // FLUSH fails: answered data may be lost
 )
@@ -156,6 +160,7 @@ type Volume struct {
 	Name           string      `json:"name"`
 	SizeBytes      int64       `json:"size_bytes"`
 	AllocatedBytes int64       `json:"allocated_bytes"` // in mapped extents
+	LostBytes      int64       `json:"lost_bytes"`      // of these, on missing backings
 	PerTier        []TierBytes `json:"per_tier"`        // every tier, fastest first
 	Policy         string      `json:"policy"`
 	State          VolumeState `json:"state"`
