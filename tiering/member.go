@@ -41,7 +41,8 @@ type member struct {
 
 	// failure is set once, when the backing failed; nil while it serves.
 	failure  atomic.Pointer[string]
-	draining atomic.Bool // takes no new extents
+	draining atomic.Bool // takes no new extents; see drain.go
+	drain    drainer
 	health   health
 
 	// What has been written since the last sync began: for bounding the time a

@@ -256,7 +256,7 @@ func (p *Pool) planExtents(now time.Time, yield func(plan.Extent) bool) {
 			b := p.member(e.Location())
 			goOn = yield(plan.Extent{
 				Key: extent.Key{Volume: v.id, Index: i}, Tier: b.tier.rank(), Backing: b.id, Want: want,
-				Pinned: failed || b.err() != nil, Heat: s.Heat, Age: s.Age, SinceMove: s.SinceMove,
+				Pinned: failed || b.err() != nil || b.draining.Load(), Heat: s.Heat, Age: s.Age, SinceMove: s.SinceMove,
 			})
 			return goOn
 		})

@@ -42,6 +42,8 @@ type mover struct {
 	piece time.Duration // what copying one takes
 }
 
+var errSource = errors.New("read extent from backing")
+
 func newMover(r *relocator) *mover {
 	return &mover{r: r, buf: make([]byte, pieceSize), verify: r.verify, take: r.budget.Take}
 }
@@ -69,6 +71,8 @@ func (w *mover) run(ctx context.Context, m plan.Move) MoveEvent {
 		ev.Outcome, ev.Why = MoveSkipped, "budget"
 	case ctx.Err() != nil:
 		ev.Outcome, ev.Why = MoveAbandoned, "stopped"
+	case errors.Is(err, errSource):
+		ev.Outcome, ev.Why = MoveFailed, "source_error"
 	default:
 		ev.Outcome, ev.Why = MoveFailed, "error"
 	}
@@ -408,7 +412,7 @@ func (w *mover) copyPiece(ctx context.Context, piece int) error {
 	off := int64(piece) * n
 	buf := w.buf[:n]
 	if err := w.src.store.ReadAt(ctx, buf, w.src.offset(w.entry.Location().Slot)+off); err != nil {
-		return fmt.Errorf("read extent from backing %s: %w", w.src.path, err)
+		return fmt.Errorf("%w %s: %w", errSource, w.src.path, err)
 	}
 	at := w.dst.offset(w.to.Slot) + off
 	w.credit -= n

@@ -215,7 +215,11 @@ func (op *opening) build() error {
 			spec.Media = op.mediaOf(m.Tier)
 		}
 		b := newMember(p, m, spec, c.store, c.sb.Layout)
-		b.draining.Store(m.State == extentmap.MemberDraining)
+		if order := m.Drain; order.On || m.State == extentmap.MemberDraining {
+			order.On = true
+			b.drain.order, b.drain.lowest = order, order.Extents
+			b.shut(true)
+		}
 		p.addMember(b)
 	}
 	p.space.low.mark = o.LowWater
@@ -367,6 +371,7 @@ func (p *Pool) start(clean bool) {
 	}
 	p.wg.Go(p.cleaner.loop)
 	p.eachMember(func(b *member) { p.wg.Go(b.cleanLoop) })
+	p.eachMember((*member).resumeDrain)
 	p.wg.Go(p.roundLoop)
 	p.eachMember(func(b *member) {
 		if b.forgotten.Load() {

@@ -57,7 +57,8 @@ type BackingInfo struct {
 	State    Condition
 	Why      string    // it is not ok
 	Since    time.Time // of the state; zero: since the pool was opened
-	Draining bool
+	Draining bool      // takes no new extents
+	Drain    DrainInfo
 	Size     int64
 	Slots    alloc.Counts
 	Unsynced int64 // bytes, random writes weighed by what they cost
@@ -163,8 +164,8 @@ func (p *Pool) Backings() []BackingInfo {
 		state, why, since := b.condition()
 		infos = append(infos, BackingInfo{
 			ID: b.id, UUID: b.uuid, Path: b.path, Tier: b.tier.name, Err: b.err(), State: state, Why: why, Since: since,
-			Draining: b.draining.Load(),
-			Size:     b.size, Slots: b.slots.Counts(), Unsynced: b.pace.unsynced(), Ops: b.stats.counts(),
+			Draining: b.draining.Load(), Drain: b.drainInfo(),
+			Size: b.size, Slots: b.slots.Counts(), Unsynced: b.pace.unsynced(), Ops: b.stats.counts(),
 		})
 	})
 	return infos

@@ -38,6 +38,7 @@ type Slots struct {
 	queue  []extent.Slot
 	head   int
 	cursor int // where the search for a free slot goes on
+	shut   bool
 }
 
 // New returns the books of n slots, all free.
@@ -80,12 +81,21 @@ func (s *Slots) Claim(slot extent.Slot) error {
 	return nil
 }
 
+// Shut says whether slots may be given out and cleaned: once Shut(true) has
+// returned, none is before Shut(false). Those given out before stay with their
+// owners.
+func (s *Slots) Shut(shut bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.shut = shut
+}
+
 // Reserve takes the clean slot that has waited longest. ok is false if there is
-// none.
+// none, or if the books are shut.
 func (s *Slots) Reserve() (slot extent.Slot, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.head == len(s.queue) {
+	if s.shut || s.head == len(s.queue) {
 		return 0, false
 	}
 	slot = s.queue[s.head]
@@ -140,11 +150,12 @@ func (s *Slots) QuarantineFree(slot extent.Slot) bool {
 	return true
 }
 
-// TakeFree takes a free slot for cleaning. ok is false if there is none.
+// TakeFree takes a free slot for cleaning. ok is false if there is none, or if the
+// books are shut.
 func (s *Slots) TakeFree() (slot extent.Slot, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.counts[free] == 0 {
+	if s.shut || s.counts[free] == 0 {
 		return 0, false
 	}
 	for s.state[s.cursor] != free {

@@ -236,6 +236,11 @@ func (p *prepared) writeRecords(tx *bbolt.Tx) error {
 			return err
 		}
 	}
+	for _, id := range p.DropTiers {
+		if err := tx.Bucket(bucketTiers).Delete(idKey(id)); err != nil {
+			return err
+		}
+	}
 	for _, m := range p.Members {
 		if err := putRecord(tx, bucketMembers, idKey(m.ID), m); err != nil {
 			return err
@@ -263,6 +268,9 @@ func (p *prepared) writeRecords(tx *bbolt.Tx) error {
 func (r *records) apply(p *prepared) {
 	for _, t := range p.Tiers {
 		r.tiers[t.ID] = t
+	}
+	for _, id := range p.DropTiers {
+		delete(r.tiers, id)
 	}
 	for _, m := range p.Members {
 		r.members[m.ID] = m

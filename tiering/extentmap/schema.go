@@ -161,6 +161,17 @@ type Member struct {
 	Unsynced bool `json:"unsynced"`
 	// Emptying says of a forgotten one that the map still has extents on it.
 	Emptying bool `json:"emptying"`
+	// Drain says that it is being emptied, whatever its state.
+	Drain Drain `json:"drain"`
+}
+
+// Drain is the order to empty a backing.
+type Drain struct {
+	On      bool      `json:"on"`
+	Paused  bool      `json:"paused"`
+	Rate    int64     `json:"rate"`    // bytes per second; 0: within the movement budget
+	Extents int64     `json:"extents"` // on it when the order was given
+	Begun   time.Time `json:"begun"`
 }
 
 // Volume is a thin virtual disk. Its extents are in the map.
@@ -194,13 +205,14 @@ type MapChange struct {
 }
 
 // Changes is one request to Commit. Within it the order of application is:
-// Pool, Tiers, Members, DropMembers, Volumes, DropVolumes; of two changes of
+// Pool, Tiers, DropTiers, Members, DropMembers, Volumes, DropVolumes; of two changes of
 // the same key the later one wins.
 type Changes struct {
 	Map         []MapChange
 	Pool        func(*PoolRecord) // edits; Commit and ID cannot be changed
 	Tiers       []TierRecord      // put
-	Members     []Member          // put
+	DropTiers   []extent.TierID
+	Members     []Member // put
 	DropMembers []extent.BackingID
 	Volumes     []Volume          // put
 	DropVolumes []extent.VolumeID // with whatever extents they still have
