@@ -21,6 +21,9 @@ const (
 	cleanBatch = 64
 	// zeroRate bounds the zeroing of slots that is real writing, bytes a second.
 	zeroRate = 256 << 20
+	// zeroPart is how much of a device is zeroes written at a time, bytes; it must
+	// fit into the background's share of what may be unsynced.
+	zeroPart = 2 << 20
 	// cleanRetry is how long a backing is left alone after it refused zeroing.
 	cleanRetry = 5 * time.Second
 )
@@ -208,7 +211,21 @@ func (b *member) zeroSlot(ctx context.Context, s extent.Slot, limit *rate.Limite
 	if err := limit.WaitN(ctx, int(n)); err != nil {
 		return false, err
 	}
-	return true, b.store.Zero(ctx, off, n)
+	if !b.device {
+		return true, b.store.Zero(ctx, off, n)
+	}
+	for ; n > 0; off, n = off+zeroPart, n-zeroPart {
+		part := min(n, zeroPart)
+		if err := b.pace.background(ctx, part); err != nil {
+			return true, err
+		}
+		err := b.store.Zero(ctx, off, part)
+		b.pace.wroteBackground(off, part, time.Now())
+		if err != nil {
+			return true, err
+		}
+	}
+	return true, nil
 }
 
 // takeHole looks whether the next free slot is a hole and makes it clean then. It

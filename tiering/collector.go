@@ -43,12 +43,16 @@ var metricDefs = []struct {
 	{"backing_extents", "Slots of the backing that are owned, or reserved for a move under way.", []string{"tier", "backing"}},
 	{"backing_volumes", "Volumes with extents on the backing's tier.", []string{"tier", "backing"}},
 	{"backing_slots", "Slots of the backing by state.", []string{"tier", "backing", "state"}},
-	{"backing_unsynced_bytes", "Bytes written to the backing since its last sync began, random writes weighed by their cost.", []string{"tier", "backing"}},
+	{"backing_unsynced_bytes", "Bytes written to the backing that no finished sync covers, in blocks of 4 KiB.", []string{"tier", "backing"}},
+	{"backing_unsynced_background_bytes", "Of these, those written by moves and by zeroing slots; at most 8 MiB.", []string{"tier", "backing"}},
+	{"backing_sync_estimate_seconds", "Time that a sync of the backing is expected to take now; writes wait above 1 s.", []string{"tier", "backing"}},
+	{"backing_sequential_rate_bytes", "Bytes a second that the backing is thought to write in sequence, learned from its syncs.", []string{"tier", "backing"}},
+	{"backing_random_rate_writes", "Random writes a second that the backing is thought to take, learned from its syncs.", []string{"tier", "backing"}},
+	{"backing_waiting_writes", "Writes that wait because too much of the backing is unsynced.", []string{"tier", "backing"}},
 	{"backing_request_bytes_total", "Bytes of requests that went to the backing.", []string{"tier", "backing", "op"}},
 	{"backing_request_errors_total", "Pieces of requests that failed on the backing.", []string{"tier", "backing", "op"}},
 	{"backing_request_duration_seconds", "Time of the pieces of requests on the backing.", []string{"tier", "backing", "op"}},
 	{"backing_sync_duration_seconds", "Time of syncs of the backing.", []string{"tier", "backing"}},
-	{"backing_write_wait_seconds_total", "Time that writes waited because too much of the backing was unsynced.", []string{"tier", "backing"}},
 
 	{"volume_size_bytes", "Size of the volume.", []string{"volume"}},
 	{"volume_allocated_bytes", "Bytes in mapped extents of the volume.", []string{"volume", "tier"}},
@@ -72,6 +76,9 @@ var metricDefs = []struct {
 	{"metadata_commits_total", "Number of the last commit of the extent map.", nil},
 	{"metadata_commit_duration_seconds", "Time of commits of rounds.", nil},
 	{"staged_log_fill_ratio", "Share of the staged log in use.", nil},
+	{"foreground_wait_seconds", "Time that requests of clients were held up, by cause; those that were not are not counted.", []string{"cause"}},
+	{"heal_mended_entries_total", "Slot-table entries that were brought into line with the map after an unclean stop.", nil},
+	{"heal_damaged_entries_total", "Slot-table entries with a bad checksum that were found by that.", nil},
 	{"heal_progress_ratio", "Progress of bringing the slot tables into line after an unclean stop.", nil},
 	{"heat_dropped_accesses_total", "Accesses that heat did not count because its buffers were full.", nil},
 
@@ -198,10 +205,15 @@ func (s *sender) tiers() {
 			} {
 				s.gauge("backing_slots", float64(n), t.name, b.path, state)
 			}
-			s.gauge("backing_unsynced_bytes", float64(b.pace.unsynced()), l...)
+			pace := b.pace.info()
+			s.gauge("backing_unsynced_bytes", float64(pace.unsynced), l...)
+			s.gauge("backing_unsynced_background_bytes", float64(pace.background), l...)
+			s.gauge("backing_sync_estimate_seconds", pace.estimate.Seconds(), l...)
+			s.gauge("backing_sequential_rate_bytes", pace.bandwidth, l...)
+			s.gauge("backing_random_rate_writes", pace.seeks, l...)
+			s.gauge("backing_waiting_writes", float64(pace.waiting), l...)
 			s.ops("backing", &b.stats, deviceOps, false, l...)
 			s.histogram("backing_sync_duration_seconds", &b.syncTime, l...)
-			s.counter("backing_write_wait_seconds_total", float64(b.pace.waitNanos.Load())/1e9, l...)
 		}
 		s.gauge("tier_capacity_bytes", float64(total)*s.size, t.name)
 		s.gauge("tier_used_bytes", float64(used)*s.size, t.name)
@@ -252,7 +264,12 @@ func (s *sender) pool() {
 	s.counter("metadata_commits_total", float64(info.Commit))
 	s.histogram("metadata_commit_duration_seconds", &p.committer.latency)
 	s.gauge("staged_log_fill_ratio", info.LogFill)
+	for c := range waitCauses {
+		s.histogram("foreground_wait_seconds", &p.waits[c], c.String())
+	}
 	s.gauge("heal_progress_ratio", info.Healed)
+	s.counter("heal_mended_entries_total", float64(p.heal.mended.Load()))
+	s.counter("heal_damaged_entries_total", float64(p.heal.damaged.Load()))
 	s.counter("heat_dropped_accesses_total", float64(p.heat.Dropped()))
 }
 

@@ -24,6 +24,7 @@ func (v *Volume) Flush(ctx context.Context) error {
 	}
 	if !v.settled() {
 		err = v.rounds.do(ctx)
+		v.pool.waits.since(waitRound, start)
 	} else {
 		err = v.flushFailure()
 	}
@@ -54,24 +55,6 @@ func (p *Pool) startRounds() []*call {
 		}
 	}
 	return calls
-}
-
-// flushAll runs a round for each volume that has staged entries. It returns an
-// error only if none of them got through.
-func (p *Pool) flushAll(ctx context.Context) error {
-	var errs []error
-	ok := false
-	for _, c := range p.startRounds() {
-		if err := c.wait(ctx); err != nil {
-			errs = append(errs, err)
-		} else {
-			ok = true
-		}
-	}
-	if ok {
-		return nil
-	}
-	return errors.Join(errs...)
 }
 
 // roundLoop flushes volumes with staged entries now and then, so that what a

@@ -45,11 +45,13 @@ type member struct {
 	drain    drainer
 	health   health
 
-	// What has been written since the last sync began: for bounding the time a
-	// sync takes. See pace.go.
+	// What is written and not synced yet: for bounding the time a sync takes. See
+	// pace.go.
 	pace pace
 
 	syncs    shared // fdatasync, shared by all who need one
+	early    shared // write-back ahead of a sync
+	device   bool   // zeroing it writes zeroes; a file forgets its blocks
 	stamped  uint64 // commit number of the last stamp; touched by the sync run alone
 	syncTime metrics.Histogram
 
@@ -69,7 +71,17 @@ func newMember(p *Pool, m extentmap.Member, spec BackingSpec, st backing.Store, 
 	b.table = ondisk.NewSlotTable(b.store, p.id, m.UUID, m.ID, l)
 	b.stamps = ondisk.NewStamps(b.store, p.id, m.UUID, l)
 	b.pace.init(b.media)
+	b.pace.startSync = func() { b.syncs.start() }
+	var info backing.Info
+	if i, ok := st.(interface{ Info() backing.Info }); ok {
+		info = i.Info()
+	}
+	b.device = info.IsDevice
+	if !info.Direct {
+		b.pace.startWriteback = func() { b.early.start() }
+	}
 	b.syncs.run = b.syncRun
+	b.early.run = func() error { st.StartWriteback(0, l.Size); return nil }
 	if m.State == extentmap.MemberFailed {
 		text := m.Error
 		b.failure.Store(&text)
@@ -110,17 +122,24 @@ func (b *member) syncRun() error {
 		}
 		b.stamped = commit
 	}
-	load := b.pace.begin()
 	start := time.Now()
+	b.pace.begin(start)
 	err := b.store.Sync(ctx)
-	took := time.Since(start)
-	b.pace.end(load, took)
-	b.syncTime.Observe(took)
+	end := time.Now()
+	b.pace.end(end)
+	b.syncTime.Observe(end.Sub(start))
 	if err != nil && !mutant.On(mutant.SwallowSyncError) {
 		b.fail("sync", err)
 		return b.err()
 	}
 	return nil
+}
+
+// awaitSyncs waits until no sync and no write-back is under way. Nobody may start one
+// meanwhile.
+func (b *member) awaitSyncs() {
+	b.syncs.drain()
+	b.early.drain()
 }
 
 // fail marks the backing as failed, durably, before anybody is told. The first
@@ -140,6 +159,7 @@ func (b *member) fail(op string, cause error) {
 	if !b.pool.opts.ReadOnly {
 		b.pool.recordFailure(b, text)
 	}
+	b.pace.stop()
 	b.pool.freed.broadcast() // who waits for slots looks again
 }
 

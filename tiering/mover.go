@@ -38,7 +38,7 @@ type mover struct {
 	to    extent.Location
 	mv    *registry.Move
 	bytes int64         // written to the target
-	dirty int64         // of these, since its last sync
+	space int64         // of the background's share of the target, announced and not used yet
 	piece time.Duration // what copying one takes
 }
 
@@ -53,7 +53,7 @@ func (w *mover) run(ctx context.Context, m plan.Move) MoveEvent {
 	if c := w.r.cycle.Load(); c != w.cycle {
 		w.credit, w.cycle = 0, c // what a cycle has not used is not carried over
 	}
-	w.bytes, w.dirty, w.to, w.mv, w.src, w.dst, w.piece = 0, 0, extent.Location{}, nil, nil, nil, 0
+	w.bytes, w.space, w.to, w.mv, w.src, w.dst, w.piece = 0, 0, extent.Location{}, nil, nil, nil, 0
 	err := w.move(ctx, m)
 	ev := MoveEvent{Move: m, Outcome: MoveDone, Err: err, Bytes: w.bytes, Took: time.Since(start)}
 	if w.src != nil && w.dst != nil {
@@ -115,6 +115,7 @@ func (w *mover) move(ctx context.Context, m plan.Move) error {
 		return errAbandon("changed")
 	}
 	err = w.copyAndSwitch(ctx, m)
+	w.dst.pace.giveBack(w.space)
 	p.reg.EndMove(w.mv)
 	if err != nil {
 		settled()
@@ -260,7 +261,6 @@ func (w *mover) copyAndSwitch(ctx context.Context, m plan.Move) error {
 	if err := w.dst.sync(ctx); err != nil {
 		return err
 	}
-	w.dirty = 0
 	if w.verify {
 		if err := w.readBack(ctx); err != nil {
 			return err
@@ -269,8 +269,11 @@ func (w *mover) copyAndSwitch(ctx context.Context, m plan.Move) error {
 	reg := w.r.pool.reg
 	for try := 0; ; try++ {
 		// What may have to be copied in the exclusion is paid for before it: nobody
-		// waits for the budget in there.
+		// waits for the budget or for a sync in there.
 		if err := w.pay(ctx, lastPieces*w.pieceBytes()); err != nil {
+			return err
+		}
+		if err := w.announce(ctx, lastPieces*w.pieceBytes()); err != nil {
 			return err
 		}
 		var t registry.Ticket
@@ -307,7 +310,7 @@ func (w *mover) copyAndSwitch(ctx context.Context, m plan.Move) error {
 		reg.Leave(&t, 0, 0)
 		w.r.held.Observe(time.Since(start))
 		if errors.Is(err, stagedlog.ErrFull) {
-			err = w.r.pool.flushAll(ctx)
+			err = w.r.pool.makeLogRoom(ctx, func() error { return nil })
 		}
 		if switched || err != nil {
 			return err
@@ -376,10 +379,10 @@ func (w *mover) copyMarked(ctx context.Context, passes int) error {
 			if err := w.pay(ctx, w.pieceBytes()); err != nil {
 				return err
 			}
-			if err := w.copyPiece(ctx, piece); err != nil {
+			if err := w.announce(ctx, w.pieceBytes()); err != nil {
 				return err
 			}
-			if err := w.syncSome(ctx); err != nil {
+			if err := w.copyPiece(ctx, piece); err != nil {
 				return err
 			}
 			from = piece + 1
@@ -405,7 +408,8 @@ func (w *mover) lastPieces() int {
 	return int(min(maxHold/w.piece, lastPieces))
 }
 
-// copyPiece copies one piece of the extent to the target. It is paid for.
+// copyPiece copies one piece of the extent to the target. It is paid for and
+// announced.
 func (w *mover) copyPiece(ctx context.Context, piece int) error {
 	n := w.pieceBytes()
 	start := time.Now()
@@ -417,11 +421,12 @@ func (w *mover) copyPiece(ctx context.Context, piece int) error {
 	at := w.dst.offset(w.to.Slot) + off
 	w.credit -= n
 	w.bytes += n
-	if err := w.dst.store.WriteAt(ctx, buf, at); err != nil {
+	err := w.dst.store.WriteAt(ctx, buf, at)
+	w.space -= n
+	w.dst.pace.wroteBackground(at, n, time.Now())
+	if err != nil {
 		return fmt.Errorf("write extent to backing %s: %w", w.dst.path, err)
 	}
-	w.dst.pace.wrote(at, n)
-	w.dirty += n
 	w.piece = max(time.Since(start), w.piece/2)
 	if w.verify {
 		w.note(piece, crc32.Checksum(buf, castagnoli))
@@ -429,13 +434,20 @@ func (w *mover) copyPiece(ctx context.Context, piece int) error {
 	return nil
 }
 
-// syncSome syncs the target if the mover's share of unsynced data is used up.
-func (w *mover) syncSome(ctx context.Context) error {
-	if w.dirty < moverUnsynced/int64(w.r.workers) {
+// announce takes n bytes of the background's share of the target, waiting for a
+// sync of it if need be. Nothing is held while it waits, so that movers cannot
+// wait for each other.
+func (w *mover) announce(ctx context.Context, n int64) error {
+	if w.space >= n {
 		return nil
 	}
-	w.dirty = 0
-	return w.dst.sync(ctx)
+	w.dst.pace.giveBack(w.space)
+	w.space = 0
+	if err := w.dst.pace.background(ctx, n); err != nil {
+		return err
+	}
+	w.space = n
+	return nil
 }
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)

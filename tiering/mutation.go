@@ -144,7 +144,7 @@ func (m *Mutation) run(ctx context.Context, p []byte) error {
 		}
 		reg.Leave(&m.ticket, m.off, n)
 	}()
-	if err := m.ticket.Wait(ctx); err != nil {
+	if err := m.waitTurn(ctx); err != nil {
 		return err
 	}
 	switch {
@@ -159,6 +159,15 @@ func (m *Mutation) run(ctx context.Context, p []byte) error {
 	default:
 		return m.writeZeroes(ctx)
 	}
+}
+
+// waitTurn waits until the change may be made.
+func (m *Mutation) waitTurn(ctx context.Context) error {
+	if !m.ticket.Queued() {
+		return m.ticket.Wait(ctx)
+	}
+	defer m.v.pool.waits.since(waitExclusive, time.Now())
+	return m.ticket.Wait(ctx)
 }
 
 // write writes the payload piece by piece.
@@ -208,17 +217,30 @@ func (m *Mutation) store(ctx context.Context, b *member, n int64, change func(of
 	if err := b.err(); err != nil {
 		return err
 	}
-	if err := b.pace.wait(ctx, b); err != nil {
-		return err
+	unsynced := n
+	if m.op == OpZero && !b.device {
+		unsynced = min(n, paceBlock) // a file forgets blocks, which is little to sync
+	}
+	start := time.Now()
+	if waited, err := b.pace.enter(ctx, off, unsynced); waited {
+		m.v.pool.waits.since(waitPace, start)
+		start = time.Now()
+		if err != nil {
+			return err
+		}
+		if err := b.err(); err != nil {
+			b.pace.abandon(unsynced)
+			return err
+		}
 	}
 	m.wrote = true
 	if mutant.On(mutant.MarkDirtyBefore) {
 		m.v.markDirty(b.id)
 	}
-	start := time.Now()
 	err := change(off)
-	took := time.Since(start)
-	b.pace.wrote(off, n)
+	end := time.Now()
+	took := end.Sub(start)
+	b.pace.left(off, unsynced, end)
 	// After the data, before the answer: a flush that takes the mark must find
 	// the bytes written.
 	if !mutant.On(mutant.MarkDirtyBefore) {
@@ -240,6 +262,7 @@ func (m *Mutation) makeDurable(ctx context.Context) error {
 	if m.staged && !mutant.On(mutant.FUAOvertakesRound) {
 		return m.v.Flush(ctx)
 	}
+	defer m.v.pool.waits.since(waitSync, time.Now())
 	var err error
 	m.touch.each(func(id extent.BackingID) {
 		switch b := m.v.pool.members[id].Load(); {

@@ -105,7 +105,7 @@ func (op *opening) abort() {
 			v.rounds.drain()
 			_ = v.table.Close()
 		}
-		p.eachMember(func(b *member) { b.syncs.drain() })
+		p.eachMember((*member).awaitSyncs)
 		if p.staged.log != nil {
 			_ = p.staged.log.Close()
 		}

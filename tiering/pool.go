@@ -66,6 +66,7 @@ type Pool struct {
 	memberMu  sync.Mutex // one edit of the members' records at a time
 
 	space    space           // reservations, quotas, low water
+	waits    foregroundWaits
 	freed    signal          // slots became clean
 	ctx      context.Context // ends when the pool closes
 	cancel   context.CancelFunc
@@ -267,7 +268,7 @@ func (p *Pool) close(orderly bool) error {
 	}
 	p.reloc.wg.Wait()
 	p.committer.close()
-	p.eachMember(func(b *member) { b.syncs.drain() })
+	p.eachMember((*member).awaitSyncs)
 	if p.staged.log != nil { // not if the pool is read-only
 		if err := p.staged.log.Close(); err != nil {
 			errs = append(errs, fmt.Errorf("close staged log: %w", err))

@@ -27,8 +27,6 @@ const (
 	// exclusiveTries is how often the mover tries for a free moment before it
 	// gets in line like everybody else.
 	exclusiveTries = 8
-	// moverUnsynced is how much all workers together leave unsynced on a target, bytes.
-	moverUnsynced = 8 << 20
 	// maxSettling is how many moves may await their commit at a time.
 	maxSettling = 64
 	// roomWait is how long a move waits for the slot that an earlier one frees.

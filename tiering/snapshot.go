@@ -61,7 +61,9 @@ type BackingInfo struct {
 	Drain    DrainInfo
 	Size     int64
 	Slots    alloc.Counts
-	Unsynced int64 // bytes, random writes weighed by what they cost
+	Unsynced int64         // bytes that no finished sync covers
+	SyncTime time.Duration // that a sync is expected to take now
+	Waiting  int64         // writes that wait for one
 	Ops      map[string]OpCounts
 }
 
@@ -162,10 +164,11 @@ func (p *Pool) Backings() []BackingInfo {
 	var infos []BackingInfo
 	p.eachMember(func(b *member) {
 		state, why, since := b.condition()
+		pace := b.pace.info()
 		infos = append(infos, BackingInfo{
 			ID: b.id, UUID: b.uuid, Path: b.path, Tier: b.tier.name, Err: b.err(), State: state, Why: why, Since: since,
 			Draining: b.draining.Load(), Drain: b.drainInfo(),
-			Size: b.size, Slots: b.slots.Counts(), Unsynced: b.pace.unsynced(), Ops: b.stats.counts(),
+			Size: b.size, Slots: b.slots.Counts(), Unsynced: pace.unsynced, SyncTime: pace.estimate, Waiting: pace.waiting, Ops: b.stats.counts(),
 		})
 	})
 	return infos

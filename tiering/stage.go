@@ -46,19 +46,43 @@ type stagedRecord struct {
 // ascending order and all within [first, first+count); one log record covers
 // them. The caller is alone in them, or it is the mover in its exclusion.
 func (p *Pool) stage(ctx context.Context, v *Volume, kind stagedlog.Kind, first, count extent.Index, indices []extent.Index, to extent.Location) error {
-	for try := 0; ; try++ {
-		err := p.tryStage(v, kind, first, count, indices, to)
+	err := p.tryStage(v, kind, first, count, indices, to)
+	if !errors.Is(err, stagedlog.ErrFull) {
+		return err
+	}
+	defer p.waits.since(waitStagedLog, time.Now())
+	for range roomTries {
+		err = p.makeLogRoom(ctx, func() error { return p.tryStage(v, kind, first, count, indices, to) })
 		if !errors.Is(err, stagedlog.ErrFull) {
 			return err
 		}
-		if try == roomTries {
-			return fmt.Errorf("%w: %w", ErrMetadataFailed, err)
-		}
-		// Commit what fills the log, then there is room again.
-		if err := p.flushAll(ctx); err != nil {
-			return fmt.Errorf("make room in the staged log: %w", err)
+	}
+	return fmt.Errorf("%w: %w", ErrMetadataFailed, err)
+}
+
+// makeLogRoom commits what fills the log: it runs a round for each volume that has
+// staged entries, and tries again after each that ends, so that nobody waits for
+// the slowest who need not. It returns the error of the last try, or that of the
+// rounds if none of them got through.
+func (p *Pool) makeLogRoom(ctx context.Context, try func() error) error {
+	calls := p.startRounds()
+	ended := make(chan error, len(calls))
+	for _, c := range calls {
+		go func() { ended <- c.wait(ctx) }()
+	}
+	var errs []error
+	err := error(stagedlog.ErrFull)
+	for range calls {
+		if rerr := <-ended; rerr != nil {
+			errs = append(errs, rerr)
+		} else if err = try(); !errors.Is(err, stagedlog.ErrFull) {
+			return err
 		}
 	}
+	if len(errs) > 0 && len(errs) == len(calls) {
+		return fmt.Errorf("make room in the staged log: %w", errors.Join(errs...))
+	}
+	return err
 }
 
 func (p *Pool) tryStage(v *Volume, kind stagedlog.Kind, first, count extent.Index, indices []extent.Index, to extent.Location) error {

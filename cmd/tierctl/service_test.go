@@ -38,7 +38,7 @@ func (s *cannedService) Tiers(context.Context) ([]control.Tier, error) {
 
 func (s *cannedService) Backings(context.Context) ([]control.Backing, error) {
 	return []control.Backing{
-		{ID: 1, UUID: "u1", Path: "/srv/ssd/a.img", Tier: "ssd", State: control.BackingOK, SizeBytes: 1 << 40, Slots: 1 << 20, UsedSlots: 1 << 19, FreeSlots: 1 << 19, CleanSlots: 900, UnsyncedBytes: 65536, MeanReadSeconds: 0.0001},
+		{ID: 1, UUID: "u1", Path: "/srv/ssd/a.img", Tier: "ssd", State: control.BackingOK, SizeBytes: 1 << 40, Slots: 1 << 20, UsedSlots: 1 << 19, FreeSlots: 1 << 19, CleanSlots: 900, UnsyncedBytes: 65536, SyncSeconds: 0.25, WaitingWrites: 2, MeanReadSeconds: 0.0001},
 		{ID: 2, UUID: "u2", Path: "/srv/hdd/b\x1b[2J.img", Tier: "hdd", State: control.BackingFailed, Error: "sync: input/output error", SizeBytes: 2 << 40, Slots: 2 << 20},
 	}, nil
 }

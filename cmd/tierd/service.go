@@ -169,6 +169,7 @@ func (s *service) Backings(context.Context) ([]control.Backing, error) {
 			State: control.BackingState(b.State), Error: b.Why, StateSince: b.Since, Draining: b.Draining,
 			Slots: b.Slots.Total, UsedSlots: b.Slots.Used, FreeSlots: b.Slots.Total - b.Slots.Used - b.Slots.Quarantined,
 			CleanSlots: b.Slots.Clean, QuarantinedSlots: b.Slots.Quarantined, UnsyncedBytes: b.Unsynced,
+			SyncSeconds: b.SyncTime.Seconds(), WaitingWrites: b.Waiting,
 			MeanReadSeconds: mean(b.Ops["read"]), MeanWriteSeconds: mean(b.Ops["write"]), Simulated: simulated[b.Path],
 		}
 		list = append(list, c)

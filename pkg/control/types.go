@@ -131,6 +131,8 @@ type Backing struct {
 	CleanSlots       int64        `json:"clean_slots"`
 	QuarantinedSlots int64        `json:"quarantined_slots"`
 	UnsyncedBytes    int64        `json:"unsynced_bytes"`
+	SyncSeconds      float64      `json:"sync_seconds"`   // that a sync is expected to take now
+	WaitingWrites    int64        `json:"waiting_writes"` // that wait because of it
 	MeanReadSeconds  float64      `json:"mean_read_seconds"`
 	MeanWriteSeconds float64      `json:"mean_write_seconds"`
 	Simulated        bool         `json:"simulated"`

@@ -129,6 +129,10 @@ func (r *Registry) Enter(t *Ticket, kind Kind, volume extent.VolumeID, off, n in
 	}
 }
 
+// Queued reports whether t found others in its way when it entered, so that Wait
+// may have to wait.
+func (t *Ticket) Queued() bool { return t.queued }
+
 // Wait blocks until it is t's turn. If ctx ends, or has ended, it returns its error:
 // the change must not be made, and t must Leave all the same.
 func (t *Ticket) Wait(ctx context.Context) error {
