@@ -65,7 +65,7 @@ type Pool struct {
 	superMu   sync.Mutex // one superblock is written at a time
 	memberMu  sync.Mutex // one edit of the members' records at a time
 
-	space    space           // reservations, quotas, low water
+	space    space // reservations, quotas, low water
 	waits    foregroundWaits
 	freed    signal          // slots became clean
 	ctx      context.Context // ends when the pool closes

@@ -127,7 +127,11 @@ func (p *Pool) reserve(ctx context.Context, v *Volume) (l extent.Location, done 
 			start = p.clock.Now()
 			v.waiting.Add(1)
 			defer v.waiting.Add(-1)
-			defer p.waits.since(waitSlots, time.Now())
+			cause := waitSlots
+			if !coming {
+				cause = waitSpace
+			}
+			defer p.waits.since(cause, time.Now())
 		}
 		left := limit - p.clock.Now().Sub(start)
 		if left <= 0 {

@@ -14,13 +14,14 @@ const (
 	waitPace      waitCause = iota // too much of the backing was unsynced
 	waitExclusive                  // an earlier change of the same range, or the last moment of a move
 	waitSlots                      // free slots that were not clean yet
+	waitSpace                      // room in a full pool, or within a quota
 	waitStagedLog                  // room in the staged log
 	waitSync                       // FUA: a sync of the backing
 	waitRound                      // FLUSH, and FUA behind a change of the mapping: a round of the volume
 	waitCauses
 )
 
-var waitNames = [waitCauses]string{"pace", "exclusive", "slots", "staged_log", "sync", "round"}
+var waitNames = [waitCauses]string{"pace", "exclusive", "slots", "space", "staged_log", "sync", "round"}
 
 func (c waitCause) String() string { return waitNames[c] }
 
