@@ -53,11 +53,8 @@ func (d *DB) Commit(ctx context.Context, c *Changes) (commit uint64, err error) 
 // prepare checks everything of c that can be checked without the pool record.
 func prepare(c *Changes) (*prepared, error) {
 	for _, m := range c.Map {
-		switch {
-		case m.Key.Volume == 0 || m.Key.Index > maxIndex:
-			return nil, fmt.Errorf("%w: %v", ErrInvalidChange, m.Key)
-		case m.To.Backing > extent.MaxBackingID || m.To.IsZero() && m.To.Slot != 0:
-			return nil, fmt.Errorf("%w: %v to %v", ErrInvalidChange, m.Key, m.To)
+		if err := m.check(); err != nil {
+			return nil, err
 		}
 	}
 	for _, m := range c.Members {
@@ -77,6 +74,16 @@ func prepare(c *Changes) (*prepared, error) {
 		}
 	}
 	return &prepared{Changes: c}, nil
+}
+
+func (m *MapChange) check() error {
+	switch {
+	case m.Key.Volume == 0 || m.Key.Index > maxIndex:
+		return fmt.Errorf("%w: %v", ErrInvalidChange, m.Key)
+	case m.To.Backing > extent.MaxBackingID || m.To.IsZero() && m.To.Slot != 0:
+		return fmt.Errorf("%w: %v to %v", ErrInvalidChange, m.Key, m.To)
+	}
+	return nil
 }
 
 // prepareState makes the request that fills a new file.

@@ -1,6 +1,7 @@
 package extentmap
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -10,6 +11,8 @@ import (
 	"go.etcd.io/bbolt"
 	berrors "go.etcd.io/bbolt/errors"
 	"golang.org/x/sys/unix"
+
+	"tierd/tiering/extent"
 )
 
 // boltOptions are common to Create and Open.
@@ -196,17 +199,36 @@ func (d *DB) unlock() {
 // Open tells whose it is. Another Create of the same path at the same time is
 // ErrLocked.
 func Create(path string, init State) error {
-	if err := create(path, init); err != nil {
+	if err := create(path, init, nil, ""); err != nil {
 		return fmt.Errorf("create metadata %s: %w", path, err)
 	}
 	return nil
 }
 
-func create(path string, init State) error {
-	if _, err := os.Lstat(path); err == nil {
-		return ErrExists
-	} else if !errors.Is(err, fs.ErrNotExist) {
+// Build is Create with a map. fill calls put for every mapping, in ascending order
+// of keys; put's error ends it. With keep, a file that is there already is replaced
+// by the whole new one, in one step, and stays under that name, which must not be
+// taken; ErrLocked if it is in use. The commit number is that of init.
+func Build(path string, init State, keep string, fill func(put func(MapChange) error) error) error {
+	if err := create(path, init, fill, keep); err != nil {
+		return fmt.Errorf("build metadata %s: %w", path, err)
+	}
+	return nil
+}
+
+func create(path string, init State, fill func(put func(MapChange) error) error, keep string) error {
+	var old *os.File
+	switch _, err := os.Lstat(path); {
+	case errors.Is(err, fs.ErrNotExist):
+	case err != nil:
 		return err
+	case keep == "":
+		return ErrExists
+	default:
+		if old, err = lockOld(path); err != nil {
+			return err
+		}
+		defer old.Close()
 	}
 	p, err := prepareState(init)
 	if err != nil {
@@ -227,9 +249,11 @@ func create(path string, init State) error {
 		return err
 	}
 
-	// 2. Fill it. bbolt gets a descriptor that shares our lock.
+	// 2. Fill it. bbolt gets a descriptor that shares our lock. Nothing needs to be
+	// durable before the whole is.
 	bo := boltOptions(Options{LockTimeout: defaultLockTimeout})
 	bo.OpenFile = func(string, int, os.FileMode) (*os.File, error) { return f, nil }
+	bo.NoSync = true
 	b, err := bbolt.Open(tmp, fileMode, bo)
 	if err != nil {
 		return err
@@ -238,18 +262,24 @@ func create(path string, init State) error {
 	if err := b.Update(p.writeAll); err != nil {
 		return err
 	}
+	if fill != nil {
+		if err := fillMap(b, fill); err != nil {
+			return err
+		}
+	}
 	// The error says no more than that the file system cannot do it.
-	_ = fallocate(f, defaultSlack)
+	if info, err := f.Stat(); err == nil {
+		_ = fallocate(f, info.Size()+defaultSlack)
+	}
 	if err := f.Sync(); err != nil {
 		return err
 	}
 
 	// 3. Give it its name, unless somebody else has taken that.
-	err = unix.Renameat2(unix.AT_FDCWD, tmp, unix.AT_FDCWD, path, unix.RENAME_NOREPLACE)
-	if err == unix.EINVAL || err == unix.ENOSYS {
-		if err = os.Link(tmp, path); err == nil {
-			err = os.Remove(tmp)
-		}
+	if old != nil {
+		err = replace(tmp, path, keep)
+	} else {
+		err = renameNew(tmp, path)
 	}
 	if errors.Is(err, fs.ErrExist) {
 		return errors.Join(ErrExists, os.Remove(tmp))
@@ -258,6 +288,107 @@ func create(path string, init State) error {
 	}
 	return syncFolder(filepath.Dir(path))
 }
+
+// renameNew renames a file, unless the new name is taken.
+func renameNew(from, to string) error {
+	err := unix.Renameat2(unix.AT_FDCWD, from, unix.AT_FDCWD, to, unix.RENAME_NOREPLACE)
+	if err == unix.EINVAL || err == unix.ENOSYS {
+		if err = os.Link(from, to); err == nil {
+			err = os.Remove(from)
+		}
+	}
+	return err
+}
+
+// replace puts a file in the place of another, which gets a second name first, so
+// that at every moment there is one at the place, and the old one is not lost.
+func replace(from, to, keep string) error {
+	if err := os.Link(to, keep); err != nil {
+		return err
+	}
+	return os.Rename(from, to)
+}
+
+// lockOld locks the file that is to be replaced: nobody may be using it.
+func lockOld(path string) (*os.File, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		f.Close()
+		if err == unix.EWOULDBLOCK {
+			return nil, ErrLocked
+		}
+		return nil, err
+	}
+	return f, nil
+}
+
+// fillChunks is how many pieces of the map Build puts into one transaction.
+const fillChunks = 2048
+
+// fillMap writes a map in order, in transactions of bounded size.
+func fillMap(b *bbolt.DB, fill func(put func(MapChange) error) error) error {
+	var (
+		c     chunk
+		key   []byte // of c; nil: none yet
+		ready []keyValue
+		last  extent.Key
+	)
+	flush := func() error {
+		err := b.Update(func(tx *bbolt.Tx) error {
+			bucket := tx.Bucket(bucketMap)
+			bucket.FillPercent = 0.9 // keys come in order
+			for _, kv := range ready {
+				if err := bucket.Put(kv.key, kv.value); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+		ready = ready[:0]
+		return err
+	}
+	endChunk := func() error {
+		if v := c.encode(key); v != nil {
+			ready = append(ready, keyValue{key, v})
+		}
+		c = chunk{}
+		if len(ready) < fillChunks {
+			return nil
+		}
+		return flush()
+	}
+	err := fill(func(m MapChange) error {
+		if err := m.check(); err != nil {
+			return err
+		}
+		if key != nil && (m.Key.Volume < last.Volume || m.Key.Volume == last.Volume && m.Key.Index <= last.Index) {
+			return fmt.Errorf("%w: %v behind %v", ErrInvalidChange, m.Key, last)
+		}
+		if k := chunkKey(m.Key.Volume, m.Key.Index); !bytes.Equal(k, key) {
+			if key != nil {
+				if err := endChunk(); err != nil {
+					return err
+				}
+			}
+			key = k
+		}
+		last = m.Key
+		c[m.Key.Index%ChunkEntries] = m.To
+		return nil
+	})
+	if err != nil || key == nil {
+		return err
+	}
+	if err := endChunk(); err != nil {
+		return err
+	}
+	return flush()
+}
+
+type keyValue struct{ key, value []byte }
 
 // lockTemporary locks f and makes sure that it still is the file called name:
 // whoever held the lock before may have given the file its final name.

@@ -4,7 +4,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
+
+	"github.com/google/uuid"
 
 	"tierd/tiering/extent"
 )
@@ -227,4 +230,35 @@ func readFull(f io.ReaderAt, b []byte, off int64) error {
 		return err
 	}
 	return nil
+}
+
+// LastUsed returns the highest commit number and incarnation that the log at path
+// knows of, 0 if there is no log, or none of the pool. What the log says otherwise
+// is not looked at.
+func LastUsed(path string, pool uuid.UUID) (commit, incarnation uint64, err error) {
+	f, err := os.Open(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return 0, 0, nil
+	}
+	if err != nil {
+		return 0, 0, fmt.Errorf("read staged log: %w", err)
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return 0, 0, fmt.Errorf("read staged log: %w", err)
+	}
+	headers, _, err := readHeaders(f, info.Size())
+	if errors.Is(err, ErrNotLog) {
+		return 0, 0, nil
+	}
+	if err != nil {
+		return 0, 0, fmt.Errorf("read staged log %s: %w", path, err)
+	}
+	for _, h := range headers {
+		if h.poolID == pool {
+			commit, incarnation = max(commit, h.commit), max(incarnation, h.incarnation)
+		}
+	}
+	return commit, incarnation, nil
 }

@@ -1,0 +1,486 @@
+package tiering
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/google/uuid"
+
+	"tierd/pkg/backing"
+	"tierd/pkg/clock"
+	"tierd/tiering/extent"
+	"tierd/tiering/extentmap"
+	"tierd/tiering/ondisk"
+	"tierd/tiering/stagedlog"
+)
+
+// RebuildOptions say of what Rebuild makes new metadata.
+type RebuildOptions struct {
+	Metadata string // path of the file to be made
+	// Backings are where to look for the members. Those that the configuration
+	// does not list have to be named too: nothing else remembers their paths.
+	Backings []BackingSpec
+	// Pool is the pool that is meant. Zero: the only one that is found.
+	Pool uuid.UUID
+
+	// AcceptStale names backings that are used although they are old copies, or
+	// were forgotten: what they have missed is lost, and what was given up on them
+	// may come back.
+	AcceptStale []extent.BackingID
+	// AcceptFailed names backings that are used although they had failed: writes
+	// that were answered may be missing there. They stay failed.
+	AcceptFailed []extent.BackingID
+	// AcceptMissing names backings that are given up: what was there reads as
+	// zeroes from now on, and nobody can tell what it was. They are forgotten.
+	AcceptMissing []extent.BackingID
+
+	// Replace allows metadata that are there already to be replaced. They are kept
+	// under another name.
+	Replace bool
+	DryRun  bool // do everything but write
+
+	OpenStore OpenStore
+	Clock     clock.Clock
+}
+
+// RebuiltVolume is a volume as a rebuild found it.
+type RebuiltVolume struct {
+	ID       extent.VolumeID `json:"id"`
+	UUID     uuid.UUID       `json:"uuid"`
+	Name     string          `json:"name"`
+	Size     int64           `json:"size_bytes"`
+	Policy   string          `json:"policy"`
+	Deleting bool            `json:"deleting"`
+	Extents  int64           `json:"extents"` // that have a slot
+}
+
+// RebuiltMember is a backing as a rebuild found it.
+type RebuiltMember struct {
+	ID          extent.BackingID `json:"id"`
+	UUID        uuid.UUID        `json:"uuid"`
+	Tier        string           `json:"tier"`
+	Path        string           `json:"path"` // "" if it was not found
+	State       string           `json:"state"`
+	Incarnation uint64           `json:"incarnation"`
+	Slots       int64            `json:"slots"`
+	Owners      int64            `json:"owners"`     // entries that say whose a slot is
+	Tombstones  int64            `json:"tombstones"` // entries that say that an extent was unmapped
+	Damaged     int64            `json:"damaged"`    // entries with a bad checksum
+}
+
+// RebuildReport tells what Rebuild found and made.
+type RebuildReport struct {
+	Pool        uuid.UUID       `json:"pool_id"`
+	Metadata    string          `json:"metadata"`
+	Kept        string          `json:"kept"` // the file that was replaced; "" if none was
+	ExtentSize  int64           `json:"extent_size_bytes"`
+	Incarnation uint64          `json:"incarnation"`
+	Commit      uint64          `json:"commit"`
+	Clean       bool            `json:"clean_stop"` // the backings saw a clean stop last
+	Volumes     []RebuiltVolume `json:"volumes"`
+	Members     []RebuiltMember `json:"members"`
+	Extents     int64           `json:"extents"`
+	Superseded  int64           `json:"superseded"` // entries that a later one of the same extent outdid
+	Findings    []Finding       `json:"findings"`
+	DryRun      bool            `json:"dry_run"`
+}
+
+// Damaged reports whether anything was found that may have cost data.
+func (r RebuildReport) Damaged() bool {
+	return slices.ContainsFunc(r.Findings, func(f Finding) bool { return f.Severity == Damage })
+}
+
+// rebuild is one run of Rebuild.
+type rebuild struct {
+	o      RebuildOptions
+	report RebuildReport
+	found  findings
+	refuse []string // reasons against it
+
+	survey  *Survey
+	newest  *SurveyMember
+	state   extentmap.State
+	size    extent.Size
+	used    []*SurveyMember
+	volumes map[extent.VolumeID]*rebuiltVolume
+	claims  []claim
+}
+
+type rebuiltVolume struct {
+	at    int          // index in report.Volumes
+	count extent.Index // extents it has, mapped or not
+}
+
+// Rebuild makes the metadata of a pool anew from what is on its backings: tiers and
+// members from the superblocks, volumes from the volume tables, and the map from
+// the slot tables. What was flushed is where it was; what was not may be there or
+// not, as after a power cut. The backings are not written to, so that it can be run
+// again after it was cut short at any point; the file is there whole or not at all.
+//
+// Backings that are missing, old copies, failed or forgotten are not used, or done
+// without, unless that is asked for by name: the error is ErrRefused then and names
+// all reasons. The report is filled in as far as it went.
+//
+// The pool has another continuity id after it, no slot counts as clean, and the
+// next open brings the slot tables into line.
+func Rebuild(ctx context.Context, o RebuildOptions) (RebuildReport, error) {
+	if o.Clock == nil {
+		o.Clock = clock.Real{}
+	}
+	r := &rebuild{o: o}
+	err := r.run(ctx)
+	if r.survey != nil {
+		r.survey.Close()
+	}
+	r.report.Findings = r.found.all()
+	return r.report, err
+}
+
+func (r *rebuild) run(ctx context.Context) error {
+	r.report.Metadata, r.report.DryRun = r.o.Metadata, r.o.DryRun
+	if !r.o.Replace {
+		if _, err := os.Lstat(r.o.Metadata); err == nil {
+			return refuse("metadata %s: the file exists; move it away, or ask for it to be replaced", r.o.Metadata)
+		} else if !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("metadata: %w", err)
+		}
+	}
+	var err error
+	r.survey, err = OpenSurvey(ctx, SurveyOptions{Backings: r.o.Backings, Pool: r.o.Pool, OpenStore: r.o.OpenStore})
+	if err != nil {
+		return err
+	}
+	if err := r.judgeBackings(); err != nil {
+		return err
+	}
+	if err := r.takeVolumes(); err != nil {
+		return err
+	}
+	if err := r.scan(ctx); err != nil {
+		return err
+	}
+	r.resolve()
+	if err := r.describePool(); err != nil {
+		return err
+	}
+	return r.write(ctx)
+}
+
+// judgeBackings decides which backings are used, and what becomes of the others.
+func (r *rebuild) judgeBackings() error {
+	s := r.survey
+	for _, o := range s.Others {
+		r.judgeOther(o)
+	}
+	r.newest = s.Newest()
+	if r.newest == nil {
+		if len(r.refuse) > 0 {
+			return refuse("%s", strings.Join(r.refuse, "; "))
+		}
+		return refuse("none of the %d backings belongs to a pool that can be used", len(r.o.Backings))
+	}
+	sb := r.newest.Superblock
+	if err := sb.Features.Check(false); err != nil {
+		return fmt.Errorf("backing %s: %w", r.newest.Spec.Path, err)
+	}
+	var err error
+	if r.size, err = extent.NewSize(sb.Layout.ExtentSize); err != nil {
+		return fmt.Errorf("backing %s: %w", r.newest.Spec.Path, err)
+	}
+	r.report.Pool, r.report.ExtentSize, r.report.Incarnation = s.Pool, r.size.Bytes(), sb.Incarnation
+	for _, t := range sb.Tiers {
+		r.state.Tiers = append(r.state.Tiers, extentmap.TierRecord{ID: t.ID, Name: t.Name, Media: t.Media})
+	}
+	stop := r.cleanStop()
+	listed := make(map[extent.BackingID]bool)
+	for _, rec := range sb.Members {
+		listed[rec.ID] = true
+		r.judgeMember(rec, stop)
+	}
+	for _, m := range s.Members {
+		if !listed[m.ID()] {
+			r.found.warning(FoundForeign, m.Spec.Path, "", "backing %d is not in the pool any more, by the newest list of members, which is on %s; it is left alone", m.ID(), r.newest.Spec.Path)
+		}
+	}
+	if len(r.refuse) > 0 {
+		return refuse("%s", strings.Join(r.refuse, "; "))
+	}
+	return nil
+}
+
+// judgeOther notes a backing that is not known to be of the pool. One that could be
+// read if somebody looked after it keeps the pool from being rebuilt without it.
+func (r *rebuild) judgeOther(o SurveyOther) {
+	switch {
+	case o.Pool != uuid.Nil:
+		r.found.warning(FoundForeign, o.Path, "", "it belongs to pool %s", o.Pool)
+	case errors.Is(o.Err, ondisk.ErrNoSuperblock):
+		r.found.warning(FoundForeign, o.Path, "", "it carries no superblock, and is not part of a pool")
+	case errors.Is(o.Err, ondisk.ErrNewerFormat), errors.Is(o.Err, backing.ErrInUse):
+		r.refuse = append(r.refuse, fmt.Sprintf("backing %s: %v", o.Path, o.Err))
+	default:
+		r.found.damage(FoundUnreadable, o.Path, "", "%v", o.Err)
+	}
+}
+
+// cleanStop returns the number of the commit by which the pool was stopped, 0 if it
+// was not stopped cleanly in the newest incarnation.
+func (r *rebuild) cleanStop() (commit uint64) {
+	for _, m := range r.survey.Members {
+		if m.Stamp.Clean && m.Stamp.Incarnation == r.newest.Superblock.Incarnation {
+			commit = max(commit, m.Stamp.Commit)
+		}
+	}
+	r.report.Clean = commit != 0
+	return commit
+}
+
+// judgeMember decides about one backing of the newest list of members.
+func (r *rebuild) judgeMember(rec ondisk.MemberRecord, stop uint64) {
+	m := extentmap.Member{
+		ID: rec.ID, UUID: rec.UUID, Tier: rec.Tier, State: extentmap.MemberState(rec.State), Incarnation: rec.Incarnation,
+	}
+	if rec.State == ondisk.MemberCreating {
+		r.found.note(FoundCreating, r.name(rec), "", "backing %d was being added and holds nothing yet; it is left out", rec.ID)
+		return
+	}
+	here := r.find(rec)
+	keep := func() {
+		r.state.Members = append(r.state.Members, m)
+		r.report.Members = append(r.report.Members, RebuiltMember{
+			ID: m.ID, UUID: m.UUID, Tier: r.tierName(m.Tier), Path: m.Path, State: m.State.String(),
+			Incarnation: m.Incarnation, Slots: int64(m.Slots),
+		})
+	}
+	accept := func(list []extent.BackingID) bool { return slices.Contains(list, rec.ID) }
+	no := func(format string, args ...any) { r.refuse = append(r.refuse, fmt.Sprintf(format, args...)) }
+
+	switch {
+	case rec.State == ondisk.MemberForgotten && (here == nil || !accept(r.o.AcceptStale)):
+		if here != nil {
+			r.found.warning(FoundForeign, here.Spec.Path, "", "backing %d was forgotten; it is left alone", rec.ID)
+		}
+		keep()
+		return
+	case here == nil && accept(r.o.AcceptMissing):
+		r.found.damage(FoundMissing, r.name(rec), "", "backing %d is given up: what was there reads as zeroes, and nobody can tell what it was", rec.ID)
+		m.State = extentmap.MemberForgotten
+		keep()
+		return
+	case here == nil:
+		no("backing %d of tier %s is missing (%s); attach it and name its path, or give it up with all that is on it (accept missing %[1]d)", rec.ID, r.tierName(rec.Tier), rec.UUID)
+		return
+	}
+	path := here.Spec.Path
+	sb := here.Superblock
+	if here.Short != nil {
+		no("backing %s: %v", path, here.Short)
+		return
+	}
+	if sb.Layout.ExtentSize != r.size.Bytes() {
+		no("backing %s has extents of %d bytes, %s of %d", path, sb.Layout.ExtentSize, r.newest.Spec.Path, r.size.Bytes())
+		return
+	}
+	if why := r.stale(here, rec, stop); why != "" {
+		if !accept(r.o.AcceptStale) {
+			no("backing %s is stale: %s; attach the right one, or use it as it is (accept stale %d)", path, why, rec.ID)
+			return
+		}
+		r.found.damage(FoundStale, path, "", "backing %d is used although %s: what it missed is lost, and what was given up there may be back", rec.ID, why)
+	} else if rec.Incarnation < r.newest.Superblock.Incarnation && sb.Incarnation < r.newest.Superblock.Incarnation {
+		r.found.warning(FoundStale, path, "", "backing %d was away since incarnation %d: extents on it that were trimmed meanwhile may be back", rec.ID, rec.Incarnation)
+	}
+	switch rec.State {
+	case ondisk.MemberFailed:
+		if !accept(r.o.AcceptFailed) {
+			no("backing %s has failed: what it was to hold may be missing there; use it all the same (accept failed %d), or take it away and give it up (accept missing %[2]d)", path, rec.ID)
+			return
+		}
+		m.Error = "it had failed before the metadata was rebuilt"
+		r.found.damage(FoundFailed, path, "", "backing %d has failed: answered writes may be missing there", rec.ID)
+	case ondisk.MemberForgotten:
+		m.State = extentmap.MemberOK
+	}
+	m.Path, m.Size, m.Slots, m.Instance, m.Incarnation = path, sb.Layout.Size, sb.Layout.Slots, here.Instance, sb.Incarnation
+	keep()
+	r.used = append(r.used, here)
+	for _, c := range append(here.Copies[:], here.VolumeCopies[:]...) {
+		if c.Err != nil && !errors.Is(c.Err, ondisk.ErrNoSuperblock) {
+			r.found.note(FoundSuperblockCopy, path, mendStart, "the %s copy of a table at byte %d: %v; the other one is used", c.Where, c.Offset, c.Err)
+		}
+	}
+	if here.StampErr != nil {
+		r.found.damage(FoundStamp, path, mendRepair, "%v", here.StampErr)
+	}
+}
+
+// find returns the surveyed backing of a record, nil if it is not there. Copies are
+// a reason against the rebuild, and so is one with another's id.
+func (r *rebuild) find(rec ondisk.MemberRecord) (here *SurveyMember) {
+	for _, m := range r.survey.Members {
+		switch {
+		case m.ID() != rec.ID || m.Superblock.State == ondisk.BackingRemoved:
+		case m.Superblock.BackingUUID != rec.UUID:
+			r.refuse = append(r.refuse, fmt.Sprintf("backing %s has the id of another one (%d, %s instead of %s); take it away", m.Spec.Path, rec.ID, m.Superblock.BackingUUID, rec.UUID))
+		case here != nil:
+			r.refuse = append(r.refuse, fmt.Sprintf("backings %s and %s are copies of each other (id %d); take one away", here.Spec.Path, m.Spec.Path, rec.ID))
+		default:
+			here = m
+		}
+	}
+	return here
+}
+
+// stale says why a backing is an old copy, "" if it is not. A member that was away
+// for a while is none: the list has the incarnation that it was last seen in.
+func (r *rebuild) stale(m *SurveyMember, rec ondisk.MemberRecord, stop uint64) string {
+	now := r.newest.Superblock.Incarnation
+	switch {
+	case rec.State == ondisk.MemberForgotten:
+		return "it was forgotten"
+	case m.Superblock.Incarnation < rec.Incarnation:
+		return fmt.Sprintf("it is of incarnation %d, and was written to in %d by %s", m.Superblock.Incarnation, rec.Incarnation, r.newest.Spec.Path)
+	case stop == 0 || rec.Incarnation < now || rec.State == ondisk.MemberFailed || m.StampErr != nil:
+		return ""
+	case m.Stamp.Incarnation < now || m.Stamp.Commit+1 < stop:
+		return fmt.Sprintf("it is of commit %d, and was there when the pool was stopped after %d", m.Stamp.Commit, stop)
+	}
+	return ""
+}
+
+func (r *rebuild) tierName(id extent.TierID) string {
+	for _, t := range r.state.Tiers {
+		if t.ID == id {
+			return t.Name
+		}
+	}
+	return fmt.Sprint(id)
+}
+
+// name is where a finding about a member is that may not be there.
+func (r *rebuild) name(rec ondisk.MemberRecord) string {
+	return fmt.Sprintf("backing %d of tier %s", rec.ID, r.tierName(rec.Tier))
+}
+
+// takeVolumes takes the volumes from the newest table.
+func (r *rebuild) takeVolumes() error {
+	var newest *ondisk.VolumeTable
+	for _, m := range r.used {
+		if m.VolumesErr != nil {
+			r.found.note(FoundVolumeTable, m.Spec.Path, mendStart, "%v; that of another backing is used", m.VolumesErr)
+			continue
+		}
+		if newest == nil || m.Volumes.Generation > newest.Generation {
+			newest = &m.Volumes
+		}
+		r.state.Pool.NextVolume = max(r.state.Pool.NextVolume, m.Volumes.NextVolume)
+	}
+	if newest == nil || newest.Generation == 0 {
+		return refuse("no backing has a readable table of the volumes; names and sizes can come from a dump, by pool restore")
+	}
+	r.state.Pool.VolumeGeneration = newest.Generation
+	for _, v := range newest.Volumes {
+		r.state.Volumes = append(r.state.Volumes, extentmap.Volume{
+			ID: v.ID, UUID: v.UUID, Name: v.Name, Size: v.Size, Policy: v.Policy, State: extentmap.VolumeState(v.State),
+			Created: v.Created, ReadOnly: v.ReadOnly, Reservation: v.Reservation, Quota: v.Quota, OnFullWait: v.OnFullWait,
+		})
+	}
+	return r.indexVolumes()
+}
+
+// indexVolumes prepares the report of the volumes and the search for them.
+func (r *rebuild) indexVolumes() error {
+	slices.SortFunc(r.state.Volumes, func(a, b extentmap.Volume) int { return int(a.ID) - int(b.ID) })
+	r.volumes = make(map[extent.VolumeID]*rebuiltVolume)
+	for _, v := range r.state.Volumes {
+		if v.ID == 0 || v.Size <= 0 || r.volumes[v.ID] != nil {
+			return fmt.Errorf("volume %q (id %d, %d bytes): %w", v.Name, v.ID, v.Size, ondisk.ErrCorrupt)
+		}
+		r.volumes[v.ID] = &rebuiltVolume{at: len(r.report.Volumes), count: r.size.Count(v.Size)}
+		r.report.Volumes = append(r.report.Volumes, RebuiltVolume{
+			ID: v.ID, UUID: v.UUID, Name: v.Name, Size: v.Size, Policy: v.Policy, Deleting: v.State == extentmap.VolumeDeleting,
+		})
+		r.state.Pool.NextVolume = max(r.state.Pool.NextVolume, v.ID+1)
+	}
+	return nil
+}
+
+// describePool makes the pool record. Its numbers are above all that is known to
+// have been used, so that neither stamps nor the staged log are newer.
+func (r *rebuild) describePool() error {
+	p := &r.state.Pool
+	sb := r.newest.Superblock
+	p.ID, p.FormatVersion, p.Features = r.survey.Pool, extentmap.FormatVersion, extentmap.Features(sb.Features)
+	p.ExtentSize, p.State, p.Created = r.size.Bytes(), extentmap.PoolActive, r.o.Clock.Now().UTC()
+	p.Continuity = uuid.New()
+	p.NextBacking = sb.NextBacking
+	p.VolumeGeneration++ // so that every backing gets the table anew
+	for _, m := range r.survey.Members {
+		p.Incarnation = max(p.Incarnation, m.Superblock.Incarnation, m.Stamp.Incarnation)
+		p.Commit = max(p.Commit, m.Superblock.Commit, m.Stamp.Commit)
+		p.NextBacking = max(p.NextBacking, m.ID()+1)
+	}
+	for _, v := range r.state.Volumes {
+		if !v.Created.IsZero() && v.Created.Before(p.Created) {
+			p.Created = v.Created // the pool is as old as its first volume, or older
+		}
+	}
+	commit, incarnation, err := stagedlog.LastUsed(stagedLogPath(r.o.Metadata), p.ID)
+	if err != nil {
+		return err
+	}
+	p.Incarnation = max(p.Incarnation, incarnation, p.MaxSeq>>seqBits)
+	p.Commit = max(p.Commit, commit) + 1
+	p.LogIncarnation = p.Incarnation + 1 // none: that log has records of changes that were never flushed
+	r.report.Incarnation, r.report.Commit = p.Incarnation, p.Commit
+	return nil
+}
+
+// write makes the metadata file.
+func (r *rebuild) write(ctx context.Context) error {
+	if r.o.DryRun {
+		return nil
+	}
+	keep := ""
+	if r.o.Replace {
+		if _, err := os.Lstat(r.o.Metadata); err == nil {
+			if keep, err = freeName(r.o.Metadata + ".old"); err != nil {
+				return err
+			}
+		}
+	}
+	err := extentmap.Build(r.o.Metadata, r.state, keep, func(put func(extentmap.MapChange) error) error {
+		for i, c := range r.claims {
+			if i%4096 == 0 && ctx.Err() != nil {
+				return ctx.Err()
+			}
+			if err := put(extentmap.MapChange{Key: c.key(), To: c.location()}); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	r.report.Kept = keep
+	return nil
+}
+
+// freeName returns path, or path with the first number behind it that is not taken.
+func freeName(path string) (string, error) {
+	name := path
+	for n := 2; ; n++ {
+		if _, err := os.Lstat(name); errors.Is(err, fs.ErrNotExist) {
+			return name, nil
+		} else if err != nil {
+			return "", err
+		}
+		name = fmt.Sprintf("%s.%d", path, n)
+	}
+}
