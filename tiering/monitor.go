@@ -324,6 +324,9 @@ func (p *Pool) PlanNow() plan.Plan {
 // RunCycle starts a cycle at once. With wait it returns when its moves have
 // ended.
 func (p *Pool) RunCycle(ctx context.Context, wait bool) (plan.Plan, error) {
+	if p.opts.ReadOnly {
+		return plan.Plan{}, ErrReadOnly
+	}
 	p.monitor.runCycle(p.clock.Now())
 	p.monitor.mu.Lock()
 	pl, paused := p.monitor.last, p.monitor.paused

@@ -177,7 +177,7 @@ func (f *filePool) checkReadOnly(want []byte, half byte, flushes bool) {
 	if err := v.Flush(ctx); (err == nil) != flushes {
 		t.Errorf("flush = %v, want success: %v", err, flushes)
 	}
-	_, _ = p.RunCycle(ctx, false) // it plans, and moves nothing
+	_, runErr := p.RunCycle(ctx, true)
 	_, moveErr := p.MoveExtent(ctx, "v", 0, 1)
 	_, forgetErr := p.ForgetBacking(ctx, "1", true, false)
 	for what, err := range map[string]error{
@@ -187,6 +187,7 @@ func (f *filePool) checkReadOnly(want []byte, half byte, flushes bool) {
 		"delete": p.DeleteVolume(ctx, "v", true, false),
 		"policy": p.SetPolicy(ctx, "v", "b", false),
 		"move":   moveErr,
+		"run":    runErr,
 		"forget": forgetErr,
 	} {
 		if err == nil {

@@ -92,7 +92,7 @@ func (d *daemon) serve(ctx context.Context) {
 	}
 	d.control = control.NewServer(&service{pool: d.pool, nbd: d.nbd, cfg: d.live.Load}, d.log.With("component", "admin"))
 	if d.readOnly {
-		d.control.RefuseChanges(control.WithHint(fmt.Errorf("the pool is open read-only: %w", control.ErrUnavailable), "stop tierd and start it without --read-only"))
+		d.control.RefuseChanges(control.WithHint(classified{errors.New("the pool is open read-only, and cannot be changed"), control.ErrUnavailable}, "stop tierd and start it without --read-only"))
 	}
 	go func() { d.ended("admin server", d.control.Serve(d.listeners.admin)) }()
 	if d.listeners.metrics == nil {

@@ -50,8 +50,16 @@ func (l *logBuffer) String() string {
 // launch starts tierd and does not wait for it.
 func (s *site) launch() *daemon {
 	s.t.Helper()
+	return s.launchUnder()
+}
+
+// launchUnder starts tierd by way of another program.
+func (s *site) launchUnder(wrapper ...string) *daemon {
+	s.t.Helper()
 	d := &daemon{site: s, ended: make(chan struct{})}
-	d.cmd = exec.Command(filepath.Join(*binDir, "tierd"), "--config", s.config, "--log-format", "json")
+	line := append(wrapper, filepath.Join(*binDir, "tierd"), "--config", s.config, "--log-format", "json")
+	line = append(line, s.flags...)
+	d.cmd = exec.Command(line[0], line[1:]...)
 	d.cmd.Dir = s.dir
 	d.cmd.Stderr = &d.log
 	if err := d.cmd.Start(); err != nil {
@@ -80,6 +88,13 @@ func tail(text string, n int) string {
 func (s *site) start() *daemon {
 	s.t.Helper()
 	d := s.launch()
+	s.await(d)
+	return d
+}
+
+// await returns when d answers.
+func (s *site) await(d *daemon) {
+	s.t.Helper()
 	for deadline := time.Now().Add(startTime); ; time.Sleep(5 * time.Millisecond) {
 		select {
 		case <-d.ended:
@@ -89,7 +104,7 @@ func (s *site) start() *daemon {
 		if d.addresses() {
 			if c, err := net.Dial("unix", s.admin); err == nil {
 				_ = c.Close()
-				return d
+				return
 			}
 		}
 		if time.Now().After(deadline) {
@@ -173,7 +188,7 @@ func (d *daemon) logged(texts ...string) bool {
 // refused starts tierd, which has to end by itself, and returns what it left.
 func (s *site) refused() result {
 	s.t.Helper()
-	return execute(s.t, s.dir, filepath.Join(*binDir, "tierd"), "--config", s.config)
+	return execute(s.t, s.dir, filepath.Join(*binDir, "tierd"), append([]string{"--config", s.config}, s.flags...)...)
 }
 
 // running starts a daemon on a new pool.

@@ -22,9 +22,10 @@ const commandTime = 2 * time.Minute
 type site struct {
 	t      testing.TB
 	dir    string
-	config string // path
-	nbd    string // socket
-	admin  string // socket
+	config string   // path
+	nbd    string   // socket
+	admin  string   // socket
+	flags  []string // further ones of tierd
 }
 
 // newSite makes the folder. Its path is short, since socket paths must be.

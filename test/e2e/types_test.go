@@ -8,6 +8,7 @@ type (
 	tierInfo         = control.Tier
 	backingInfo      = control.Backing
 	volumeInfo       = control.Volume
+	lostVolume       = control.VolumeLost
 	volumeChange     = control.VolumeChange
 	relocationStatus = control.RelocationStatus
 	relocationPlan   = control.RelocationPlan
