@@ -212,14 +212,14 @@ func (b *member) zeroSlot(ctx context.Context, s extent.Slot, limit *rate.Limite
 		return false, err
 	}
 	if !b.device {
-		return true, b.store.Zero(ctx, off, n)
+		return true, b.zeroError(b.store.Zero(ctx, off, n))
 	}
 	for ; n > 0; off, n = off+zeroPart, n-zeroPart {
 		part := min(n, zeroPart)
 		if err := b.pace.background(ctx, part); err != nil {
 			return true, err
 		}
-		err := b.store.Zero(ctx, off, part)
+		err := b.zeroError(b.store.Zero(ctx, off, part))
 		b.pace.wroteBackground(off, part, time.Now())
 		if err != nil {
 			return true, err

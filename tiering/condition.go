@@ -132,7 +132,8 @@ func (b *member) recover(now time.Time) {
 	}
 }
 
-// watchLoop looks for calls on backings that do not return.
+// watchLoop looks for calls on backings that do not return, and for what else
+// nobody tells of.
 func (p *Pool) watchLoop() {
 	for {
 		select {
@@ -142,6 +143,7 @@ func (p *Pool) watchLoop() {
 		}
 		now := p.clock.Now()
 		p.eachMember(func(b *member) { b.watch(now) })
+		p.noteMetadata()
 	}
 }
 
@@ -195,6 +197,15 @@ func deviceGone(err error) bool {
 		}
 	}
 	return false
+}
+
+// zeroError is ioError for the zeroing of a range. That may wait for write-back,
+// and then its error is that of data written before, which no sync tells of again.
+func (b *member) zeroError(err error) error {
+	if err != nil && !harmless(err) && !outOfSpace(err) {
+		b.fail("zero", err)
+	}
+	return err
 }
 
 // ioError is called with the error of a read or a write of b before that is told

@@ -101,7 +101,7 @@ func (m *Mutation) zeroPiece(ctx context.Context, pc extent.Piece) error {
 		if m.noHole {
 			return writeZeroBytes(ctx, b, off, pc.Len)
 		}
-		return b.store.Zero(ctx, off, pc.Len)
+		return b.zeroError(b.store.Zero(ctx, off, pc.Len))
 	}, b.offset(l.Slot)+pc.Within)
 }
 

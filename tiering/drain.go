@@ -126,7 +126,7 @@ func (p *Pool) Drain(ctx context.Context, ref string, action DrainAction, rate *
 		b.shut(b.drainOrder().On)
 		return fmt.Errorf("drain backing %s: %w", b.path, err)
 	}
-	p.writeSuperblocks(nil)
+	p.writeSuperblocks(nil, true)
 	p.log.Info("backing drain", "backing", b.path, "action", action, "rate", order.Rate)
 	b.applyOrder(order)
 	return nil

@@ -110,7 +110,7 @@ func (p *Pool) forget(name string, acceptLoss, dryRun bool) (*member, Forgotten,
 	}
 	b.forgotten.Store(true)
 	p.log.Warn("backing is forgotten", "backing", b.path, "loss", f.String())
-	p.writeSuperblocks(b)
+	p.writeSuperblocks(b, true)
 	p.failUnsynced() // the loss is accepted
 	return b, f, nil
 }

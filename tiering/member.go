@@ -39,8 +39,10 @@ type member struct {
 	slots     *alloc.Slots
 	stats     ioStats
 
-	// failure is set once, when the backing failed; nil while it serves.
+	// failure is set once, when the backing failed; nil while it serves. When it is
+	// durable, recorded is closed.
 	failure  atomic.Pointer[string]
+	recorded chan struct{}
 	draining atomic.Bool // takes no new extents; see drain.go
 	drain    drainer
 	health   health
@@ -55,6 +57,10 @@ type member struct {
 	stamped  uint64 // commit number of the last stamp; touched by the sync run alone
 	syncTime metrics.Histogram
 
+	superMu      sync.Mutex // one superblock is written at a time
+	superblocks  shared     // copies of the members' records; see copies.go
+	volumeTables shared     // copies of the volumes' records
+
 	// tableMu keeps the healer (writer) away from rounds (readers).
 	tableMu sync.RWMutex
 	wake    chan struct{} // the cleaner has work here
@@ -64,7 +70,7 @@ func newMember(p *Pool, m extentmap.Member, spec BackingSpec, st backing.Store, 
 	b := &member{
 		pool: p, id: m.ID, uuid: m.UUID, tier: p.tierAt(m.Tier), path: spec.Path, size: l.Size, media: spec.Media, layout: l,
 		slots: alloc.New(l.Slots),
-		wake:  make(chan struct{}, 1),
+		wake:  make(chan struct{}, 1), recorded: make(chan struct{}),
 	}
 	b.calls = backing.NewWatched(st, b.noteError)
 	b.store = b.calls
@@ -80,11 +86,12 @@ func newMember(p *Pool, m extentmap.Member, spec BackingSpec, st backing.Store, 
 	if !info.Direct {
 		b.pace.startWriteback = func() { b.early.start() }
 	}
-	b.syncs.run = b.syncRun
+	b.syncs.run, b.superblocks.run, b.volumeTables.run = b.syncRun, b.copySuperblock, b.copyVolumes
 	b.early.run = func() error { st.StartWriteback(0, l.Size); return nil }
 	if m.State == extentmap.MemberFailed {
 		text := m.Error
 		b.failure.Store(&text)
+		close(b.recorded)
 	}
 	return b
 }
@@ -135,21 +142,15 @@ func (b *member) syncRun() error {
 	return nil
 }
 
-// awaitSyncs waits until no sync and no write-back is under way. Nobody may start one
-// meanwhile.
-func (b *member) awaitSyncs() {
-	b.syncs.drain()
-	b.early.drain()
-}
-
-// fail marks the backing as failed, durably, before anybody is told. The first
-// cause stays.
+// fail marks the backing as failed and returns when that is durable, so that
+// nobody is told before. The first cause stays.
 func (b *member) fail(op string, cause error) {
 	if b.missing {
 		return
 	}
 	text := fmt.Sprintf("%s: %v", op, cause)
 	if !b.failure.CompareAndSwap(nil, &text) {
+		<-b.recorded
 		return
 	}
 	b.health.mu.Lock()
@@ -160,7 +161,16 @@ func (b *member) fail(op string, cause error) {
 		b.pool.recordFailure(b, text)
 	}
 	b.pace.stop()
+	close(b.recorded)
 	b.pool.freed.broadcast() // who waits for slots looks again
+}
+
+// drainRuns waits for what runs on behalf of many. Nobody may start more of it.
+func (b *member) drainRuns() {
+	b.superblocks.drain()
+	b.volumeTables.drain()
+	b.syncs.drain()
+	b.early.drain()
 }
 
 // writeTable writes slot-table entries; the caller syncs. It takes no context: a

@@ -24,7 +24,8 @@ type monitor struct {
 	file *heat.File
 	path string
 
-	cycling sync.Mutex // held for the whole of a cycle; before mu
+	cycling    sync.Mutex // held for the whole of a cycle; before mu
+	saveFailed bool       // the heat could not be saved the last time; guarded by cycling
 
 	mu        sync.Mutex
 	opts      RelocationOptions
@@ -110,9 +111,11 @@ func (m *monitor) runCycle(now time.Time) {
 	if !paused {
 		p.reloc.offer(pl.Moves)
 	}
-	if err := m.save(now); err != nil {
+	err := m.save(now)
+	if err != nil && !m.saveFailed {
 		p.log.Warn("heat is not saved", "error", err)
 	}
+	m.saveFailed = err != nil
 	took := time.Since(start)
 	m.cycleTime.Observe(took)
 	p.log.Debug("cycle", "number", cycle, "moves", len(pl.Moves), "bytes_up", pl.BytesUp, "bytes_down", pl.BytesDown, "took", took)

@@ -215,6 +215,9 @@ func (m *Mutation) writePiece(ctx context.Context, p []byte, pc extent.Piece) er
 // book-keeping around it: pace, statistics, dirty marks.
 func (m *Mutation) store(ctx context.Context, b *member, n int64, change func(off int64) error, off int64) error {
 	if err := b.err(); err != nil {
+		if b.failure.Load() != nil {
+			<-b.recorded // nobody is told of a failure that a kill could undo
+		}
 		return err
 	}
 	unsynced := n
@@ -250,7 +253,7 @@ func (m *Mutation) store(ctx context.Context, b *member, n int64, change func(of
 	b.stats.done(m.op, n, took, err)
 	b.tier.stats.done(m.op, n, took, err)
 	if err != nil {
-		return fmt.Errorf("%s on backing %s: %w", m.op, b.path, err)
+		return fmt.Errorf("%s on backing %s: %w", m.op, b.path, b.ioError(m.op.String(), err))
 	}
 	return nil
 }

@@ -105,7 +105,7 @@ func (op *opening) abort() {
 			v.rounds.drain()
 			_ = v.table.Close()
 		}
-		p.eachMember((*member).awaitSyncs)
+		p.eachMember((*member).drainRuns)
 		if p.staged.log != nil {
 			_ = p.staged.log.Close()
 		}

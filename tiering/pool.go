@@ -16,7 +16,6 @@ import (
 	"tierd/tiering/extentmap"
 	"tierd/tiering/heat"
 	"tierd/tiering/mutant"
-	"tierd/tiering/ondisk"
 	"tierd/tiering/registry"
 )
 
@@ -62,11 +61,12 @@ type Pool struct {
 	reloc     *relocator
 	monitor   *monitor
 	heal      healer
-	superMu   sync.Mutex // one superblock is written at a time
 	memberMu  sync.Mutex // one edit of the members' records at a time
 
-	space    space // reservations, quotas, low water
-	waits    foregroundWaits
+	space        space // reservations, quotas, low water
+	waits        foregroundWaits
+	metadataTold atomic.Bool // that they have failed
+
 	freed    signal          // slots became clean
 	ctx      context.Context // ends when the pool closes
 	cancel   context.CancelFunc
@@ -130,30 +130,17 @@ func (p *Pool) recordFailure(b *member, text string) {
 	if mutant.On(mutant.ForgetFailure) {
 		return
 	}
-	if err := p.editMembers(func(m *extentmap.Member) bool {
+	err := p.editMembers(func(m *extentmap.Member) bool {
 		if m.ID != b.id {
 			return false // or it is not a member yet: it failed while joining
 		}
 		m.State, m.Error = extentmap.MemberFailed, text
 		return true
-	}, renewContinuity()); err != nil {
+	}, renewContinuity())
+	if err != nil {
 		p.log.Error("cannot record the failure of a backing in the metadata", "backing", b.path, "error", err)
 	}
-	p.writeSuperblocks(b)
-}
-
-// writeSuperblocks writes the superblocks of all serving backings but one, from the
-// metadata.
-func (p *Pool) writeSuperblocks(but *member) {
-	p.eachMember(func(o *member) {
-		if o == but || o.err() != nil {
-			return
-		}
-		if err := p.writeSuperblock(context.Background(), o); err != nil {
-			// It has synced, and the error is not told twice.
-			o.fail("write superblock", err)
-		}
-	})
+	p.writeSuperblocks(b, err != nil)
 }
 
 // renewContinuity is the edit that says that answered data may have been lost.
@@ -184,6 +171,7 @@ func (p *Pool) editMembers(edit func(*extentmap.Member) bool, pool func(*extentm
 func (p *Pool) commitNow(c *extentmap.Changes) (uint64, error) {
 	n, err := p.db.Commit(context.Background(), c)
 	if err != nil {
+		p.noteMetadata()
 		return 0, err
 	}
 	p.noteCommit(n)
@@ -198,46 +186,6 @@ func (p *Pool) noteCommit(n uint64) {
 			return
 		}
 	}
-}
-
-// writeSuperblock writes both copies of b's superblock from the metadata.
-func (p *Pool) writeSuperblock(ctx context.Context, b *member) error {
-	p.superMu.Lock()
-	defer p.superMu.Unlock()
-	sb := superblockOf(p.db.State(), b.id, b.layout, p.incarnation)
-	for i := range sb.Members {
-		// The metadata may be what cannot be written any more.
-		if m := p.members[sb.Members[i].ID].Load(); m != nil && m.failure.Load() != nil && sb.Members[i].State != ondisk.MemberForgotten {
-			sb.Members[i].State = ondisk.MemberFailed
-		}
-	}
-	return ondisk.WriteSuperblock(ctx, b.store, sb)
-}
-
-// writeVolumeTables records the volumes on every serving backing, for a rebuild.
-// It returns no error: the change they tell of is committed, so that it is in
-// force whatever becomes of its copies. A backing that does not take its copy has
-// failed.
-func (p *Pool) writeVolumeTables() {
-	if mutant.On(mutant.NoVolumeTable) {
-		return
-	}
-	ctx := context.Background() // a stop half-way would look like a failure of the backing
-	t := volumeTableOf(p.db.State())
-	p.eachMember(func(b *member) {
-		if b.err() != nil {
-			return
-		}
-		err := ondisk.WriteVolumeTable(ctx, b.store, b.layout, p.id, t)
-		switch {
-		case errors.Is(err, ondisk.ErrTooLarge):
-			p.log.Error("a rebuild would not know all volumes", "backing", b.path, "error", err)
-		case err != nil:
-			b.fail("write volume table", err)
-		default:
-			_ = b.sync(ctx) // an error has failed the backing
-		}
-	})
 }
 
 // Close flushes everything, stops the background work and closes the backings.
@@ -268,7 +216,7 @@ func (p *Pool) close(orderly bool) error {
 	}
 	p.reloc.wg.Wait()
 	p.committer.close()
-	p.eachMember((*member).awaitSyncs)
+	p.eachMember((*member).drainRuns)
 	if p.staged.log != nil { // not if the pool is read-only
 		if err := p.staged.log.Close(); err != nil {
 			errs = append(errs, fmt.Errorf("close staged log: %w", err))

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"slices"
 
 	"tierd/tiering/extent"
 	"tierd/tiering/extentmap"
@@ -56,6 +57,9 @@ func (op *opening) readLog() error {
 		// Records of committed changes are not there. Those before them would take
 		// extents back to where they were.
 		op.records, op.void = nil, "records that are committed are missing in it"
+	}
+	if end := pr.LogEnd; end != 0 {
+		op.records = slices.DeleteFunc(op.records, func(r stagedlog.Record) bool { return r.Seq > end })
 	}
 	switch {
 	case err == nil:
@@ -212,7 +216,7 @@ func (op *opening) startLog() error {
 	}
 	p.staged.log = log
 	_, err = p.commitNow(&extentmap.Changes{Pool: func(r *extentmap.PoolRecord) {
-		r.LogIncarnation, r.BootID = p.incarnation, op.o.BootID
+		r.LogIncarnation, r.LogEnd, r.BootID = p.incarnation, 0, op.o.BootID
 	}})
 	if err != nil {
 		return fmt.Errorf("start staged log: %w", err)

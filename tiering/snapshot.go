@@ -96,7 +96,7 @@ func (p *Pool) Info() PoolInfo {
 	r := p.db.Pool()
 	info := PoolInfo{
 		ID: p.id, FormatVersion: r.FormatVersion, ExtentSize: p.size.Bytes(), Incarnation: p.incarnation, Continuity: p.Continuity(),
-		Commit: p.commit.Load(), Started: p.started, MetadataError: p.db.Err(), ReadOnly: p.opts.ReadOnly,
+		Commit: p.commit.Load(), Started: p.started, MetadataError: p.metadataErr(), ReadOnly: p.opts.ReadOnly,
 		Healed: p.heal.progress(), Warnings: slices.Clone(p.warnings),
 	}
 	if p.staged.log != nil { // not if the pool is read-only

@@ -85,18 +85,28 @@ func (p *Pool) makeLogRoom(ctx context.Context, try func() error) error {
 	return err
 }
 
+// tryStage is stage without making room.
 func (p *Pool) tryStage(v *Volume, kind stagedlog.Kind, first, count extent.Index, indices []extent.Index, to extent.Location) error {
+	broken, err := p.stageOnce(v, kind, first, count, indices, to)
+	if broken {
+		p.endLog()
+	}
+	return err
+}
+
+// stageOnce reports as well whether it was this record that broke the log.
+func (p *Pool) stageOnce(v *Volume, kind stagedlog.Kind, first, count extent.Index, indices []extent.Index, to extent.Location) (broken bool, err error) {
 	s := &p.staged
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.broken != nil {
-		return s.broken
+		return false, s.broken
 	}
 	if p.opts.ReadOnly {
-		return ErrReadOnly
+		return false, ErrReadOnly
 	}
 	if err := p.db.Err(); err != nil {
-		return err
+		return false, err
 	}
 	seq := s.seq + 1
 	rec := stagedlog.Record{Seq: seq, Kind: kind, Volume: v.id, First: first, Count: count, To: to}
@@ -108,7 +118,7 @@ func (p *Pool) tryStage(v *Volume, kind stagedlog.Kind, first, count extent.Inde
 	}
 	if rec.Seq != 0 {
 		if err := s.append(rec); err != nil {
-			return err
+			return s.broken != nil, err
 		}
 	}
 	s.seq = seq
@@ -133,7 +143,7 @@ func (p *Pool) tryStage(v *Volume, kind stagedlog.Kind, first, count extent.Inde
 			seq: seq, index: i, from: from, entry: e, move: kind == stagedlog.Move, since: now,
 		})
 	}
-	return nil
+	return false, nil
 }
 
 // append writes one record. s.mu is held.

@@ -230,6 +230,7 @@ func (v *Volume) readOnce(ctx context.Context, p []byte, i extent.Index, within 
 	if !v.table.Load(i).SamePlace(e) && !mutant.On(mutant.NoReadValidation) {
 		return false, nil
 	}
+	err = b.ioError("read", err)
 	took := time.Since(start)
 	t := b.tier
 	t.stats.misses.Add(1)

@@ -2,6 +2,7 @@ package backing
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -14,6 +15,10 @@ const watchSlots = 64
 // Watched is a Store that knows for how long the oldest call on it has been under
 // way, and tells of errors.
 //
+// The kernel tells the error of a write-back once, to whoever asks first. So Syncs
+// run one at a time, and after one that failed all others fail too, those included
+// that began while it ran.
+//
 // Calls are counted by the time of their arrival: those that come between two
 // calls of Oldest share a counter, which is used for others again only once all of
 // them have returned. A call costs two additions and looks at no clock.
@@ -24,6 +29,9 @@ type Watched struct {
 	current atomic.Int32 // the slot that arriving calls are counted in
 	slots   [watchSlots]watchSlot
 	mu      sync.Mutex // serialises Oldest
+
+	syncMu  sync.Mutex // serialises Sync
+	syncErr error      // of the Sync that failed
 }
 
 type watchSlot struct {
@@ -92,7 +100,20 @@ func (w *Watched) WriteAt(ctx context.Context, p []byte, off int64) error {
 // Sync implements Store.
 func (w *Watched) Sync(ctx context.Context) error {
 	s := w.enter()
-	return w.leave(s, "sync", w.Store.Sync(ctx))
+	return w.leave(s, "sync", w.sync(ctx))
+}
+
+func (w *Watched) sync(ctx context.Context) error {
+	w.syncMu.Lock()
+	defer w.syncMu.Unlock()
+	if w.syncErr != nil {
+		return w.syncErr
+	}
+	err := w.Store.Sync(ctx)
+	if err != nil && !errors.Is(err, ErrClosed) && ctx.Err() == nil {
+		w.syncErr = err
+	}
+	return err
 }
 
 // Zero implements Store.

@@ -43,6 +43,9 @@ func (d *DB) openBolt() (err error) {
 		if err == nil && (!info.Mode().IsRegular() || info.Size() == 0) {
 			err = ErrNotBolt
 		}
+		if err == nil && !d.opts.ReadOnly {
+			err = syncCached(f)
+		}
 		if err != nil {
 			f.Close()
 			return nil, err
@@ -83,6 +86,19 @@ func (d *DB) openBolt() (err error) {
 	if !d.opts.ReadOnly {
 		d.reserve(d.used())
 	}
+	return nil
+}
+
+// syncCached makes durable what a process before left in the page cache, and lets
+// go of the cache. Without the first, a root that a killed process wrote and did
+// not sync would be built upon, and be gone after a power cut. Without the second,
+// so would one whose sync failed: its pages count as written and are not on disk.
+func syncCached(f *os.File) error {
+	if err := f.Sync(); err != nil {
+		return fmt.Errorf("sync what was written before: %w", err)
+	}
+	// Best effort: some file systems have nothing but the cache.
+	_ = unix.Fadvise(int(f.Fd()), 0, 0, unix.FADV_DONTNEED)
 	return nil
 }
 

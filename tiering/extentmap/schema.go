@@ -123,6 +123,7 @@ type PoolRecord struct {
 	LogIncarnation uint64 `json:"log_incarnation"` // incarnation of the staged log that goes with this map
 	Commit         uint64 `json:"commit"`          // number of the last commit; set by Commit alone
 	MaxSeq         uint64 `json:"max_seq"`         // highest sequence known to be used
+	LogEnd         uint64 `json:"log_end"`         // records of the staged log beyond it are void, unless 0
 
 	Continuity uuid.UUID `json:"continuity"` // renewed when answered data may have been lost
 	CleanStop  bool      `json:"clean_stop"`
