@@ -70,7 +70,7 @@
 // first, which only administrators wait for, and member.tableMu:
 //
 //	Pool.adminMu     changes of volumes
-//	Pool.superMu     writing superblocks
+//	member.superMu   writing the superblock of a backing
 //	registry stripes, ascending
 //	stager.mu        the staged log and what each volume has staged
 //	Pool.volMu       the tables of volumes

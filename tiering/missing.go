@@ -121,6 +121,30 @@ func (p *Pool) failUnsynced() {
 	}
 }
 
+// failConcerned makes the flushes fail of volumes with extents on failed backings:
+// what was not synced when they failed is forgotten, the failure is not. It comes
+// after the replay of the staged log, by which alone an extent may be there.
+func (p *Pool) failConcerned() {
+	failed := false
+	p.eachMember(func(b *member) { failed = failed || b.failure.Load() != nil })
+	if !failed {
+		return
+	}
+	for _, v := range p.allVolumes() {
+		v.table.Range(func(_ extent.Index, e extent.Entry) bool {
+			if !e.Mapped() {
+				return true
+			}
+			b := p.member(e.Location())
+			if b.failure.Load() == nil {
+				return true
+			}
+			v.fail(b.err())
+			return false
+		})
+	}
+}
+
 // welcomeBack ends the absence of the backings that are there: they are synced, and
 // their slot tables match the map.
 func (p *Pool) welcomeBack() error {

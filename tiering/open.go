@@ -152,6 +152,7 @@ func (op *opening) run(ctx context.Context) (*Pool, error) {
 		return nil, err
 	}
 	p.failUnsynced()
+	p.failConcerned()
 	if err := op.startLog(); err != nil {
 		return nil, err
 	}
@@ -344,11 +345,6 @@ func (op *opening) loadMaps() error {
 					return fmt.Errorf("extent %d on backing %s: %w", idx, b.path, err)
 				}
 				v.setEntry(idx, extent.Entry(0).At(l))
-				if err := b.err(); err != nil && !b.missing && v.failed.Load() == nil {
-					// What was unsynced when the backing failed is forgotten, the failure
-					// is not.
-					v.failed.Store(&err)
-				}
 			}
 			return nil
 		})
