@@ -59,6 +59,10 @@ var metricDefs = []struct {
 	{"volume_extents", "Mapped extents of the volume.", []string{"volume", "tier"}},
 	{"volume_failed", "1 when flushes of the volume fail.", []string{"volume"}},
 	{"volume_lost_bytes", "Bytes of the volume that cannot be read because their backings are missing.", []string{"volume"}},
+	{"volume_reservation_bytes", "Bytes that the volume can always allocate.", []string{"volume"}},
+	{"volume_quota_bytes", "Bytes that the volume can allocate at most; +Inf without a limit.", []string{"volume"}},
+	{"volume_waiting_for_space", "Writes of the volume that wait for room.", []string{"volume"}},
+	{"volume_no_space_errors_total", "Writes of the volume that were refused for want of room.", []string{"volume"}},
 	{"volume_staged_entries", "Changes of the volume's mapping that await their commit.", []string{"volume"}},
 	{"volume_oldest_staged_seconds", "Age of the oldest of them.", []string{"volume"}},
 	{"volume_unmapped_reads_total", "Pieces of reads of extents without a slot.", []string{"volume"}},
@@ -70,6 +74,8 @@ var metricDefs = []struct {
 
 	{"pool_volumes", "Volumes of the pool.", nil},
 	{"pool_provisioned_bytes", "Sum of the volumes' sizes.", nil},
+	{"pool_below_low_water", "1 while less of the pool is free than the low-water mark.", nil},
+	{"pool_low_water_events_total", "Times that free space fell below the low-water mark.", nil},
 	{"pool_info", "Identity of the pool; always 1.", []string{"pool", "continuity"}},
 	{"pool_extent_size_bytes", "Size of an extent.", nil},
 	{"metadata_up", "1 while changes of the extent map can be committed.", nil},
@@ -240,6 +246,15 @@ func (s *sender) volumes() {
 		}
 		s.gauge("volume_failed", boolValue(v.flushFailure() != nil), name)
 		s.gauge("volume_lost_bytes", float64(v.LostBytes()), name)
+		space := v.Space()
+		s.gauge("volume_reservation_bytes", float64(space.Reservation), name)
+		quota := math.Inf(1)
+		if space.Quota > 0 {
+			quota = float64(space.Quota)
+		}
+		s.gauge("volume_quota_bytes", quota, name)
+		s.gauge("volume_waiting_for_space", float64(v.waiting.Load()), name)
+		s.counter("volume_no_space_errors_total", float64(v.noSpace.Load()), name)
 		n, since := v.stagedEntries()
 		age := 0.0
 		if n > 0 {
@@ -258,6 +273,9 @@ func (s *sender) pool() {
 	info := p.Info()
 	s.gauge("pool_volumes", float64(len(p.Volumes())))
 	s.gauge("pool_provisioned_bytes", float64(info.Provisioned))
+	below, events := p.LowWater()
+	s.gauge("pool_below_low_water", boolValue(below))
+	s.counter("pool_low_water_events_total", float64(events))
 	s.gauge("pool_info", 1, info.ID.String(), info.Continuity.String())
 	s.gauge("pool_extent_size_bytes", s.size)
 	s.gauge("metadata_up", boolValue(info.MetadataError == nil))

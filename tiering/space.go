@@ -295,7 +295,7 @@ func (p *Pool) checkReservation(v *Volume, bytes int64) error {
 	p.space.mu.Unlock()
 	if room := p.freeSlots() + coming - kept; need > max(room, 0) {
 		size := units.Size(p.size.Bytes())
-		return invalid("a reservation of %s needs %s more, and %s of the pool is neither allocated nor reserved",
+		return busy("a reservation of %s needs %s more, and %s of the pool is neither allocated nor reserved",
 			units.Size(bytes), units.Size(need)*size, units.Size(max(room, 0))*size)
 	}
 	return nil

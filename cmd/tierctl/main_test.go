@@ -65,6 +65,7 @@ func TestGoldenOutput(t *testing.T) {
 		{"tier-list", "tier list"},
 		{"backing-list", "backing list"},
 		{"volume-list", "volume list"},
+		{"volume-list-wide", "volume list --wide"},
 		{"volume-list-json", "volume list -o json"},
 		{"volume-list-lost", "volume list --lost"},
 		{"backing-forget-dry-run", "backing forget 2 --dry-run"},
@@ -136,20 +137,32 @@ func TestJSONIsTheReply(t *testing.T) {
 	}
 }
 
+// fields splits a command line; a no-break space is a space within an argument.
+func fields(line string) []string {
+	var args []string
+	for _, f := range strings.Split(line, " ") {
+		args = append(args, strings.ReplaceAll(f, "\u00a0", " "))
+	}
+	return args
+}
+
 func TestRequests(t *testing.T) {
-	policy := "lowest"
+	policy, fail, mib, none := "lowest", "error", int64(1<<20), int64(0)
 	tests := []struct {
 		line string
 		want any
 	}{
-		{"volume create a 1GiB", control.VolumeCreateRequest{Name: "a", SizeBytes: 1 << 30, Policy: "auto"}},
-		{"volume create a 1GiB --policy ssd --dry-run", control.VolumeCreateRequest{Name: "a", SizeBytes: 1 << 30, Policy: "ssd", DryRun: true}},
+		{"volume create a 1GiB", control.VolumeCreateRequest{Name: "a", SizeBytes: 1 << 30, Policy: "auto", OnFull: "error"}},
+		{"volume create a 1GiB --policy ssd --dry-run", control.VolumeCreateRequest{Name: "a", SizeBytes: 1 << 30, Policy: "ssd", DryRun: true, OnFull: "error"}},
+		{"volume create a 1GiB --reservation 1MiB --quota 2MiB --on-full wait\u00a060s", control.VolumeCreateRequest{Name: "a", SizeBytes: 1 << 30, Policy: "auto", ReservationBytes: 1 << 20, QuotaBytes: 2 << 20, OnFull: "wait 60s"}},
 		{"volume grow home 3TiB", control.VolumeGrowRequest{Name: "home", SizeBytes: 3 << 40}},
 		{"volume grow home +1TiB --dry-run", control.VolumeGrowRequest{Name: "home", SizeBytes: 3 << 40, DryRun: true}},
 		{"volume delete a --force", control.VolumeDeleteRequest{Name: "a", Force: true}},
 		{"volume rename a b --dry-run", control.VolumeRenameRequest{Name: "a", NewName: "b", DryRun: true}},
 		{"volume set a --policy lowest", control.VolumeSetRequest{Name: "a", Policy: &policy}},
 		{"backing forget /srv/hdd/b.img --accept-loss", control.BackingForgetRequest{Backing: "/srv/hdd/b.img", AcceptLoss: true}},
+		{"volume set a --reservation 1MiB --quota none", control.VolumeSetRequest{Name: "a", ReservationBytes: &mib, QuotaBytes: &none}},
+		{"volume set a --on-full error --dry-run", control.VolumeSetRequest{Name: "a", OnFull: &fail, DryRun: true}},
 		{"relocation run --wait --dry-run", control.RelocationRunRequest{Wait: true, DryRun: true}},
 		{"relocation pause --dry-run", control.RelocationPauseRequest{DryRun: true}},
 		{"relocation resume", control.RelocationPauseRequest{}},
@@ -159,7 +172,7 @@ func TestRequests(t *testing.T) {
 	}
 	for _, tt := range tests {
 		s := &cannedService{}
-		code, _, stderr := tierctl(t, append(strings.Fields(tt.line), "--socket", serve(t, s))...)
+		code, _, stderr := tierctl(t, append(fields(tt.line), "--socket", serve(t, s))...)
 		if code != exitDone || len(s.asked) != 1 || !reflect.DeepEqual(s.asked[0], tt.want) {
 			t.Errorf("tierctl %s: exit code %d, %s, asked %+v, want %+v", tt.line, code, stderr, s.asked, tt.want)
 		}
@@ -189,7 +202,9 @@ func TestFailures(t *testing.T) {
 		{"volume create a 0", 2, "tierctl: SIZE must be above 0 (got \"0\")\n"},
 		{"volume create a/b 1GiB", 2, "tierctl: the volume's name must not contain a slash (got \"a/b\")\n"},
 		{"volume create " + strings.Repeat("x", 5000) + " 1GiB", 2, "tierctl: the volume's name must be at most 255 bytes long (got 5000)\n"},
-		{"volume set a", 2, "tierctl: volume set: nothing to set; give --policy\n"},
+		{"volume set a --quota 0", 2, "tierctl: volume set: --quota must be above 0 (got \"0\")\n"},
+		{"volume set a --on-full never", 2, "tierctl: volume set: --on-full must be error, or wait and a time up to 24h, as in \"wait 60s\" (got \"never\")\n"},
+		{"volume set a", 2, "tierctl: volume set: nothing to set; give --policy, --reservation, --quota or --on-full\n"},
 		{"volume grow home +9223372036854775807 --socket " + socket, 2, "tierctl: SIZE is too large\n"},
 		{"relocation plan --limit 0", 2, "tierctl: --limit must be above 0 (got 0)\n"},
 		{"tier list --colour", 2, "tierctl: tier list: unknown flag: --colour\n"},

@@ -46,8 +46,9 @@ func (s *cannedService) Backings(context.Context) ([]control.Backing, error) {
 func (s *cannedService) Volumes(context.Context) ([]control.Volume, error) {
 	return []control.Volume{
 		{ID: 1, UUID: "7d4e0b52-6d2c-4f5c-a9a7-50e5c1e3b0aa", Name: "home", SizeBytes: 2 << 40, AllocatedBytes: 1 << 40, Policy: "auto", State: control.VolumeOK, Connections: 1,
+			ReservationBytes: 3 << 39, QuotaBytes: 2 << 40, OnFull: "wait 60s", WaitingForSpace: 2, NoSpaceErrors: 5,
 			PerTier: []control.TierBytes{{Tier: "ssd", Bytes: 1 << 39}, {Tier: "hdd", Bytes: 1 << 39}}},
-		{ID: 2, UUID: "7d4e0b52-6d2c-4f5c-a9a7-50e5c1e3b0bb", Name: "old", SizeBytes: 4 << 40, Policy: "lowest", State: control.VolumeDeleting,
+		{ID: 2, UUID: "7d4e0b52-6d2c-4f5c-a9a7-50e5c1e3b0bb", Name: "old", SizeBytes: 4 << 40, Policy: "lowest", State: control.VolumeDeleting, OnFull: "error",
 			PerTier: []control.TierBytes{{Tier: "ssd"}, {Tier: "hdd"}}},
 	}, nil
 }
@@ -96,6 +97,9 @@ func (s *cannedService) VolumeRename(_ context.Context, r control.VolumeRenameRe
 }
 
 func (s *cannedService) VolumeSet(_ context.Context, r control.VolumeSetRequest) (control.VolumeChange, error) {
+	if r.Policy == nil {
+		return s.change(r, r.DryRun, "volume %s is set", r.Name)
+	}
 	return s.change(r, r.DryRun, "volume %s has policy %s", r.Name, *r.Policy)
 }
 

@@ -20,22 +20,44 @@ func newVolumeCommand(g *globals) *cobra.Command {
 }
 
 func newVolumeListCommand(g *globals) *cobra.Command {
-	var lost bool
+	var lost, wide bool
 	c := &cobra.Command{
 		Use:     "list",
 		Short:   "List the volumes and where their data lives",
-		Long:    "List shows each volume's size, what of it is allocated, how much of that each tier\nholds, its policy, and the number of its connections. With --lost it shows instead\nwhich ranges cannot be read because a backing is missing, and which one that is.",
-		Example: "  tierctl volume list\n  tierctl volume list --lost",
+		Long:    "List shows each volume's size, what of it is allocated, how much of that each tier\nholds, its policy, and the number of its connections. With --wide it shows reservation,\nquota, what writes do that find no room, how many wait for some now, and how many were\nrefused since the start. With --lost it shows which ranges cannot be read because a\nbacking is missing, and which one that is.",
+		Example: "  tierctl volume list\n  tierctl volume list --wide\n  tierctl volume list --lost",
 		Args:    args(),
 		RunE: func(c *cobra.Command, _ []string) error {
 			if lost {
 				return ask(g, func(s control.Service) ([]control.VolumeLost, error) { return s.VolumesLost(c.Context()) }, showLost)
 			}
-			return ask(g, func(s control.Service) ([]control.Volume, error) { return s.Volumes(c.Context()) }, showVolumes)
+			return ask(g, func(s control.Service) ([]control.Volume, error) { return s.Volumes(c.Context()) }, func(w io.Writer, list []control.Volume) error {
+				if wide {
+					return showSpace(w, list)
+				}
+				return showVolumes(w, list)
+			})
 		},
 	}
+	c.Flags().BoolVar(&wide, "wide", false, "show what each volume may take instead of where it lives")
 	c.Flags().BoolVar(&lost, "lost", false, "list the ranges whose backings are missing")
+	c.MarkFlagsMutuallyExclusive("lost", "wide")
 	return c
+}
+
+// showSpace shows what volumes may take of the pool, and whether they get it.
+func showSpace(w io.Writer, volumes []control.Volume) error {
+	t := newTable(w, "VOLUME", "SIZE", "ALLOCATED", "RESERVATION", "QUOTA", "ON-FULL", "WAITING", "REFUSED")
+	orNone := func(n int64) any {
+		if n == 0 {
+			return "none"
+		}
+		return size(n)
+	}
+	for _, v := range volumes {
+		t.row(v.Name, size(v.SizeBytes), size(v.AllocatedBytes), orNone(v.ReservationBytes), orNone(v.QuotaBytes), v.OnFull, v.WaitingForSpace, v.NoSpaceErrors)
+	}
+	return t.flush()
 }
 
 func showLost(w io.Writer, volumes []control.VolumeLost) error {
@@ -79,6 +101,7 @@ func showVolumes(w io.Writer, volumes []control.Volume) error {
 
 func newVolumeCreateCommand(g *globals) *cobra.Command {
 	var r control.VolumeCreateRequest
+	var space spaceFlags
 	c := &cobra.Command{
 		Use:     "create NAME SIZE",
 		Short:   "Make a volume",
@@ -94,10 +117,15 @@ func newVolumeCreateCommand(g *globals) *cobra.Command {
 				return err
 			}
 			r.Name, r.SizeBytes = args[0], n
+			if err := space.parse(c, &r.ReservationBytes, &r.QuotaBytes); err != nil {
+				return err
+			}
+			r.OnFull = space.onFull
 			return change(g, func(s control.Service) (control.VolumeChange, error) { return s.VolumeCreate(c.Context(), r) })
 		},
 	}
 	c.Flags().StringVar(&r.Policy, "policy", config.PolicyAuto, "where data goes: auto, highest, lowest or a tier's name")
+	space.add(c)
 	dryRunFlag(c, &r.DryRun)
 	return c
 }
@@ -192,23 +220,78 @@ func newVolumeRenameCommand(g *globals) *cobra.Command {
 func newVolumeSetCommand(g *globals) *cobra.Command {
 	var r control.VolumeSetRequest
 	var policy string
+	var space spaceFlags
 	c := &cobra.Command{
-		Use:     "set NAME --policy POLICY",
-		Short:   "Change a volume's policy",
-		Long:    "Set changes where a volume's data goes: new extents at once, the ones there are as\nrelocation gets to them.",
-		Example: "  tierctl volume set archive --policy lowest",
+		Use:     "set NAME",
+		Short:   "Change a volume's settings",
+		Long:    setText,
+		Example: "  tierctl volume set archive --policy lowest\n  tierctl volume set mail --reservation 500GiB --on-full 'wait 60s'\n  tierctl volume set scratch --quota none",
 		Args:    args("NAME"),
 		RunE: func(c *cobra.Command, args []string) error {
-			if !c.Flags().Changed("policy") {
-				return usagef("%snothing to set; give --policy", named(c))
+			r.Name = args[0]
+			var reservation, quota int64
+			if err := space.parse(c, &reservation, &quota); err != nil {
+				return err
 			}
-			r.Name, r.Policy = args[0], &policy
+			given := false
+			for flag, set := range map[string]func(){
+				"policy":      func() { r.Policy = &policy },
+				"reservation": func() { r.ReservationBytes = &reservation },
+				"quota":       func() { r.QuotaBytes = &quota },
+				"on-full":     func() { r.OnFull = &space.onFull },
+			} {
+				if c.Flags().Changed(flag) {
+					given = true
+					set()
+				}
+			}
+			if !given {
+				return usagef("%snothing to set; give --policy, --reservation, --quota or --on-full", named(c))
+			}
 			return change(g, func(s control.Service) (control.VolumeChange, error) { return s.VolumeSet(c.Context(), r) })
 		},
 	}
 	c.Flags().StringVar(&policy, "policy", "", "auto, highest, lowest or a tier's name")
+	space.add(c)
 	dryRunFlag(c, &r.DryRun)
 	return c
+}
+
+const setText = `Set changes a volume's settings.
+
+The policy says where data goes: new extents at once, the ones there are as relocation
+gets to them. The reservation is what the volume can always allocate, whatever the
+others write; the quota is what it can allocate at most. A write that finds no room, in
+the pool or within the quota, fails with "no space left", or waits for some first.`
+
+// spaceFlags are the settings of what a volume may take of the pool.
+type spaceFlags struct{ reservation, quota, onFull string }
+
+func (f *spaceFlags) add(c *cobra.Command) {
+	c.Flags().StringVar(&f.reservation, "reservation", "none", "what the volume can always allocate: a size, or none")
+	c.Flags().StringVar(&f.quota, "quota", "none", "what the volume can allocate at most: a size, or none")
+	c.Flags().StringVar(&f.onFull, "on-full", "error", "what a write does that finds no room: error, or wait and a time (wait 60s)")
+}
+
+// parse reads the sizes and checks the rest.
+func (f *spaceFlags) parse(c *cobra.Command, reservation, quota *int64) error {
+	for name, v := range map[string]struct {
+		text string
+		to   *int64
+	}{"--reservation": {f.reservation, reservation}, "--quota": {f.quota, quota}} {
+		if v.text == "none" {
+			continue
+		}
+		n, err := parseSize(named(c)+name, v.text)
+		if err != nil {
+			return err
+		}
+		*v.to = n
+	}
+	if _, err := config.ParseOnFull(f.onFull); err != nil {
+		return usagef("%s--on-full %v", named(c), err)
+	}
+	return nil
 }
 
 // change asks for a change of a volume and prints what it did.

@@ -183,6 +183,7 @@ func (d *daemon) reconfigure() {
 	d.live.Store(d.cfg)
 	d.level.Set(d.cfg.Log.Level.Level())
 	d.pool.SetRelocation(reloc)
+	d.pool.SetLowWater(cfg.Space.LowWater.Fraction())
 	d.log.Info("configuration reloaded", "changed", strings.Join(changed, "; "))
 	if len(ignored) > 0 {
 		d.log.Warn("some changes of the configuration need a restart, or tierctl", "ignored", strings.Join(ignored, "; "))

@@ -87,6 +87,9 @@ func (s *service) PoolStatus(context.Context) (control.PoolStatus, error) {
 	if st.CapacityBytes > 0 {
 		st.OverCommitRatio = float64(st.ProvisionedBytes) / float64(st.CapacityBytes)
 	}
+	if st.BelowLowWater, _ = s.pool.LowWater(); st.BelowLowWater {
+		st.Warnings = append(st.Warnings, fmt.Sprintf("less than %s of the pool is free (space.low_water)", s.cfg().Space.LowWater))
+	}
 	st.Warnings = append(st.Warnings, setup.Differences(s.cfg(), s.pool)...)
 	if share := float64(st.UsedBytes) / float64(st.CapacityBytes); share > nearlyFull {
 		st.Warnings = append(st.Warnings, fmt.Sprintf("the pool is %.1f%% full; writes to new extents fail when it is full: trim file systems or delete volumes", share*100))

@@ -5,7 +5,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
+	"tierd/pkg/config"
 	"tierd/pkg/control"
 	"tierd/pkg/units"
 	"tierd/tiering"
@@ -24,6 +26,8 @@ func (s *service) volume(v tiering.VolumeInfo) control.Volume {
 	size := s.pool.Size().Bytes()
 	c := control.Volume{
 		ID: uint32(v.ID), UUID: v.UUID.String(), Name: v.Name, SizeBytes: v.Size, Policy: v.Policy, State: control.VolumeOK,
+		ReservationBytes: v.Space.Reservation, QuotaBytes: v.Space.Quota, OnFull: config.OnFull(v.Space.OnFullWait).String(),
+		WaitingForSpace: v.WaitingForSpace, NoSpaceErrors: int64(v.NoSpace),
 		Connections: int(v.Opens), Reads: int64(v.Ops["read"].Requests), Writes: int64(v.Ops["write"].Requests),
 	}
 	switch {
@@ -57,12 +61,18 @@ func (s *service) changed(name string, dryRun bool, edit func(*control.Volume), 
 
 // VolumeCreate makes a volume.
 func (s *service) VolumeCreate(ctx context.Context, r control.VolumeCreateRequest) (control.VolumeChange, error) {
-	spec := tiering.VolumeSpec{Name: r.Name, Size: r.SizeBytes, Policy: r.Policy}
+	onFull, err := config.ParseOnFull(cmp.Or(r.OnFull, config.OnFull(0).String()))
+	if err != nil {
+		return control.VolumeChange{}, fmt.Errorf("on_full %w: %w", err, control.ErrUsage)
+	}
+	spec := tiering.VolumeSpec{Name: r.Name, Size: r.SizeBytes, Policy: r.Policy,
+		Space: tiering.Space{Reservation: r.ReservationBytes, Quota: r.QuotaBytes, OnFullWait: time.Duration(onFull)}}
 	if err := s.pool.CreateVolume(ctx, spec, r.DryRun); err != nil {
 		return control.VolumeChange{}, classify(err)
 	}
 	return s.changed(r.Name, r.DryRun, func(v *control.Volume) {
-		*v = control.Volume{Name: r.Name, SizeBytes: r.SizeBytes, Policy: cmp.Or(r.Policy, "auto"), State: control.VolumeOK}
+		*v = control.Volume{Name: r.Name, SizeBytes: r.SizeBytes, Policy: cmp.Or(r.Policy, "auto"), State: control.VolumeOK,
+			ReservationBytes: r.ReservationBytes, QuotaBytes: r.QuotaBytes, OnFull: onFull.String()}
 	}, fmt.Sprintf("volume %s created with %s", r.Name, units.Size(r.SizeBytes)))
 }
 
@@ -106,14 +116,71 @@ func (s *service) VolumeRename(ctx context.Context, r control.VolumeRenameReques
 	return s.changed(name, r.DryRun, func(v *control.Volume) { v.Name = r.NewName }, fmt.Sprintf("volume %s renamed to %s", r.Name, r.NewName))
 }
 
-// VolumeSet changes a volume's settings.
+// VolumeSet changes a volume's settings. Each is a change of its own, made when all
+// have been found good.
 func (s *service) VolumeSet(ctx context.Context, r control.VolumeSetRequest) (control.VolumeChange, error) {
-	if r.Policy == nil {
-		return control.VolumeChange{}, fmt.Errorf("nothing to set: %w", control.ErrUsage)
-	}
-	if err := s.pool.SetPolicy(ctx, r.Name, *r.Policy, r.DryRun); err != nil {
+	v, err := s.pool.Volume(r.Name)
+	if err != nil {
 		return control.VolumeChange{}, classify(err)
 	}
-	return s.changed(r.Name, r.DryRun, func(v *control.Volume) { v.Policy = *r.Policy },
-		fmt.Sprintf("volume %s has policy %s; its extents follow with the next cycles", r.Name, *r.Policy))
+	was := v.Space()
+	space, changes, err := s.newSpace(was, r)
+	if err != nil {
+		return control.VolumeChange{}, err
+	}
+	if r.Policy != nil {
+		changes = append(changes, fmt.Sprintf("volume %s has policy %s; its extents follow with the next cycles", r.Name, *r.Policy))
+	}
+	if len(changes) == 0 {
+		return control.VolumeChange{}, fmt.Errorf("nothing to set: %w", control.ErrUsage)
+	}
+	for _, dryRun := range []bool{true, r.DryRun} {
+		if space != was {
+			if err := s.pool.SetSpace(ctx, r.Name, space, dryRun); err != nil {
+				return control.VolumeChange{}, classify(err)
+			}
+		}
+		if r.Policy != nil {
+			if err := s.pool.SetPolicy(ctx, r.Name, *r.Policy, dryRun); err != nil {
+				return control.VolumeChange{}, classify(err)
+			}
+		}
+	}
+	return s.changed(r.Name, r.DryRun, func(v *control.Volume) {
+		if r.Policy != nil {
+			v.Policy = *r.Policy
+		}
+		v.ReservationBytes, v.QuotaBytes, v.OnFull = space.Reservation, space.Quota, config.OnFull(space.OnFullWait).String()
+	}, changes...)
+}
+
+// newSpace returns a volume's space with what a request changes of it, and a line
+// for each change.
+func (s *service) newSpace(space tiering.Space, r control.VolumeSetRequest) (tiering.Space, []string, error) {
+	var changes []string
+	if n := r.ReservationBytes; n != nil {
+		space.Reservation = *n
+		changes = append(changes, fmt.Sprintf("volume %s has a reservation of %s", r.Name, units.Size(*n)))
+	}
+	if n := r.QuotaBytes; n != nil {
+		space.Quota = *n
+		text := "no quota"
+		if *n > 0 {
+			text = "a quota of " + units.Size(*n).String()
+		}
+		changes = append(changes, fmt.Sprintf("volume %s has %s", r.Name, text))
+	}
+	if r.OnFull != nil {
+		onFull, err := config.ParseOnFull(*r.OnFull)
+		if err != nil {
+			return space, nil, fmt.Errorf("on_full %w: %w", err, control.ErrUsage)
+		}
+		space.OnFullWait = time.Duration(onFull)
+		text := "fail at once"
+		if onFull > 0 {
+			text = fmt.Sprintf("wait up to %s for some", units.Duration(onFull))
+		}
+		changes = append(changes, fmt.Sprintf("writes to volume %s that find no room %s", r.Name, text))
+	}
+	return space, changes, nil
 }

@@ -14,6 +14,7 @@ type Config struct {
 	ExtentSize ExtentSize `yaml:"extent_size"` // used by pool creation alone
 	Tiers      []Tier     `yaml:"tiers"`       // fastest first
 	Volumes    []Volume   `yaml:"volumes"`     // made by pool creation
+	Space      Space      `yaml:"space"`
 	NBD        NBD        `yaml:"nbd"`
 	Heat       Heat       `yaml:"heat"`
 	Relocation Relocation `yaml:"relocation"`
@@ -67,6 +68,15 @@ type Volume struct {
 	Name   string     `yaml:"name"`
 	Size   units.Size `yaml:"size"`
 	Policy string     `yaml:"policy"` // auto, highest, lowest or a tier's name
+
+	Reservation units.Size `yaml:"reservation"` // what the volume can always allocate
+	Quota       units.Size `yaml:"quota"`       // what it can allocate at most; 0: no limit
+	OnFull      OnFull     `yaml:"on_full"`     // what a write does that finds no room
+}
+
+// Space watches how much of the pool is free.
+type Space struct {
+	LowWater units.Percent `yaml:"low_water"` // below it the pool warns; 0: never
 }
 
 // NBD is the exporting side.
@@ -147,6 +157,7 @@ const (
 // stands: there is no default for the metadata path and the tiers.
 func Default() *Config {
 	return &Config{
+		Space: Space{LowWater: 10},
 		NBD: NBD{
 			Listen: []Listener{{Network: "unix", Address: DefaultNBDSocket}},
 			TLS:    TLS{Mode: TLSOff},

@@ -146,6 +146,12 @@ func TestBadInput(t *testing.T) {
 		{"tier without backings", minimal + "  - name: hdd\n", []string{"line 6: tiers[1].backings: must have at least one backing"}},
 		{"volume with a slash", minimal + "volumes: [{name: a/b, size: 1GiB}]\n", []string{`line 6: volumes[0].name: must not contain a slash (got "a/b")`}},
 		{"volume with a long name", minimal + "volumes: [{name: " + long + ", size: 1GiB}]\n", []string{"line 6: volumes[0].name: must be at most 255 bytes long (got 5000)"}},
+		{"space faults", minimal + "volumes:\n  - {name: a, size: 1MiB, reservation: 2MiB, quota: 1MiB, on_full: sometimes}\nspace: {low_water: 101%}\n", []string{
+			`line 7: volumes[0].on_full: must be error, or wait and a time up to 24h, as in "wait 60s" (got "sometimes")`,
+			`line 7: volumes[0].reservation: must be from 0 to the volume's size of 1MiB (got 2MiB)`,
+			`line 7: volumes[0].quota: must not be less than the reservation of 2MiB (got 1MiB)`,
+			`line 8: space.low_water: must be from 0% to 100% (got 101%)`,
+		}},
 		{"volume faults", minimal + "volumes:\n  - {name: a, policy: fast}\n  - {name: a, size: 1000}\n", []string{
 			"line 7: volumes[0].size: is required",
 			`line 7: volumes[0].policy: must be auto, highest, lowest or a tier's name (got "fast")`,

@@ -9,7 +9,7 @@ import (
 
 // live are the settings, or the beginnings of their paths, that a running
 // daemon takes over from a changed file. WithLive copies the same ones.
-var live = []string{"relocation", "log.level"}
+var live = []string{"relocation", "space", "log.level"}
 
 // Reloadable compares a changed file with the one in force. changed lists the
 // settings that a running daemon takes over, ignored those that differ and
@@ -34,6 +34,7 @@ func Reloadable(old, new *Config) (changed, ignored []string) {
 func WithLive(old, new *Config) *Config {
 	c := *old
 	c.Relocation = new.Relocation
+	c.Space = new.Space
 	c.Log.Level = new.Log.Level
 	return &c
 }

@@ -93,6 +93,45 @@ func (m *Media) UnmarshalText(text []byte) error {
 	return oneOf(m, text, SSD, HDD)
 }
 
+// OnFull is how long a write that finds no room waits for some; 0: it fails at
+// once.
+type OnFull time.Duration
+
+const maxOnFull = 24 * time.Hour
+
+// ParseOnFull reads "error", or "wait" and a duration: "wait 60s".
+func ParseOnFull(s string) (OnFull, error) {
+	bad := fmt.Errorf(`must be error, or wait and a time up to %s, as in "wait 60s" (got %s)`, units.Duration(maxOnFull), units.Quote(s))
+	if s == "error" {
+		return 0, nil
+	}
+	text, found := strings.CutPrefix(s, "wait ")
+	if !found {
+		return 0, bad
+	}
+	d, err := units.ParseDuration(text)
+	if err != nil || d <= 0 || time.Duration(d) > maxOnFull {
+		return 0, bad
+	}
+	return OnFull(d), nil
+}
+
+// UnmarshalText is ParseOnFull.
+func (o *OnFull) UnmarshalText(text []byte) (err error) {
+	*o, err = ParseOnFull(string(text))
+	return err
+}
+
+func (o OnFull) String() string {
+	if o == 0 {
+		return "error"
+	}
+	return "wait " + units.Duration(o).String()
+}
+
+// MarshalText returns String.
+func (o OnFull) MarshalText() ([]byte, error) { return []byte(o.String()), nil }
+
 // TLSMode says whether NBD clients may or must use TLS.
 type TLSMode string
 

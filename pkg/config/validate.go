@@ -80,6 +80,9 @@ func (v *validator) config(c *Config) {
 	v.tiers(c.Tiers)
 	v.files(c)
 	v.volumes(c)
+	if w := c.Space.LowWater; w < 0 || w > 100 {
+		v.faultf("space.low_water", "must be from 0%% to 100%% (got %s)", w)
+	}
 	v.nbd(&c.NBD)
 	v.heat(&c.Heat)
 	v.relocation(c)
@@ -205,6 +208,15 @@ func (v *validator) volumes(c *Config) {
 			v.faultf(at(p, "size"), "must be a multiple of %d bytes (got %s)", sectorSize, vol.Size)
 		}
 		v.check(at(p, "policy"), CheckPolicy(vol.Policy, tiers))
+		if vol.Reservation < 0 || vol.Reservation > vol.Size && vol.Size > 0 {
+			v.faultf(at(p, "reservation"), "must be from 0 to the volume's size of %s (got %s)", vol.Size, vol.Reservation)
+		}
+		switch {
+		case vol.Quota < 0 || vol.Quota == 0 && v.given(at(p, "quota")):
+			v.faultf(at(p, "quota"), "must be above 0; leave it out for no limit (got %s)", vol.Quota)
+		case vol.Quota > 0 && vol.Quota < vol.Reservation:
+			v.faultf(at(p, "quota"), "must not be less than the reservation of %s (got %s)", vol.Reservation, vol.Quota)
+		}
 	}
 }
 

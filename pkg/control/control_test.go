@@ -169,8 +169,12 @@ func fill(v reflect.Value) {
 		case reflect.Bool:
 			f.SetBool(true)
 		case reflect.Pointer:
-			s := "value"
-			f.Set(reflect.ValueOf(&s))
+			f.Set(reflect.New(f.Type().Elem()))
+			if e := f.Elem(); e.Kind() == reflect.String {
+				e.SetString("value")
+			} else {
+				e.SetInt(1 << 20)
+			}
 		default:
 			f.SetInt(1 << 20)
 		}

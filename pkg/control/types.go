@@ -71,6 +71,7 @@ type PoolStatus struct {
 	FreeBytes        int64   `json:"free_bytes"`
 	ProvisionedBytes int64   `json:"provisioned_bytes"` // sum of the volumes' sizes
 	OverCommitRatio  float64 `json:"over_commit_ratio"` // provisioned to capacity
+	BelowLowWater    bool    `json:"below_low_water"`   // less is free than space.low_water
 
 	Tiers       int `json:"tiers"`
 	Backings    int `json:"backings"`
@@ -169,6 +170,12 @@ type Volume struct {
 	Connections    int         `json:"connections"`
 	Reads          int64       `json:"reads"` // since start
 	Writes         int64       `json:"writes"`
+
+	ReservationBytes int64  `json:"reservation_bytes"` // it can always allocate
+	QuotaBytes       int64  `json:"quota_bytes"`       // it can allocate at most; 0: no limit
+	OnFull           string `json:"on_full"`           // error, or wait and a time
+	WaitingForSpace  int64  `json:"waiting_for_space"` // writes, now
+	NoSpaceErrors    int64  `json:"no_space_errors"`   // writes refused for want of room, since start
 }
 
 // VolumeChange is the answer to every change of a volume.
@@ -184,6 +191,10 @@ type VolumeCreateRequest struct {
 	SizeBytes int64  `json:"size_bytes"`
 	Policy    string `json:"policy"` // "": auto
 	DryRun    bool   `json:"dry_run"`
+
+	ReservationBytes int64  `json:"reservation_bytes"`
+	QuotaBytes       int64  `json:"quota_bytes"` // 0: no limit
+	OnFull           string `json:"on_full"`     // "": error
 }
 
 // VolumeGrowRequest makes a volume larger.
@@ -212,4 +223,8 @@ type VolumeSetRequest struct {
 	Name   string  `json:"name"`
 	Policy *string `json:"policy,omitempty"`
 	DryRun bool    `json:"dry_run"`
+
+	ReservationBytes *int64  `json:"reservation_bytes,omitempty"`
+	QuotaBytes       *int64  `json:"quota_bytes,omitempty"` // 0: no limit
+	OnFull           *string `json:"on_full,omitempty"`     // error, or wait and a time
 }

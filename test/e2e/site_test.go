@@ -279,9 +279,11 @@ func tool(t testing.TB, name string, args ...string) string {
 	return r.stdout
 }
 
-// eventually waits until ok, which is asked again and again.
+// eventually waits until ok, which is asked again and again. A busy machine gets two
+// minutes at least.
 func eventually(t testing.TB, what string, patience time.Duration, ok func() bool) {
 	t.Helper()
+	patience = max(patience, 2*time.Minute)
 	for deadline := time.Now().Add(patience); !ok(); time.Sleep(20 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("after %s still not: %s", patience, what)

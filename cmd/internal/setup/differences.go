@@ -63,6 +63,10 @@ func Differences(c *config.Config, p *tiering.Pool) []string {
 		if have.Policy().String() != v.Policy {
 			add("volume %s has policy %s, in the pool %s", v.Name, v.Policy, have.Policy())
 		}
+		if want, is := Space(v), have.Space(); want != is {
+			add("volume %s has reservation %s, quota %s, on_full %s; in the pool %s, %s, %s", v.Name, v.Reservation, v.Quota, v.OnFull,
+				units.Size(is.Reservation), units.Size(is.Quota), config.OnFull(is.OnFullWait))
+		}
 	}
 	return out
 }

@@ -62,9 +62,14 @@ func CreateOptions(c *config.Config) (tiering.CreateOptions, error) {
 	}
 	o.ExtentSize = int64(c.ExtentSize.Resolve(total))
 	for _, v := range c.Volumes {
-		o.Volumes = append(o.Volumes, tiering.VolumeSpec{Name: v.Name, Size: int64(v.Size), Policy: v.Policy})
+		o.Volumes = append(o.Volumes, tiering.VolumeSpec{Name: v.Name, Size: int64(v.Size), Policy: v.Policy, Space: Space(v)})
 	}
 	return o, nil
+}
+
+// Space returns what a configured volume may take of the pool.
+func Space(v config.Volume) tiering.Space {
+	return tiering.Space{Reservation: int64(v.Reservation), Quota: int64(v.Quota), OnFullWait: time.Duration(v.OnFull)}
 }
 
 // sizeOf returns the size of a file or block device, bytes.
@@ -84,7 +89,7 @@ func OpenOptions(c *config.Config, log *slog.Logger) (tiering.Options, error) {
 	h.LongHalfLife = time.Duration(c.Heat.LongHalfLife)
 	h.ShortWeight = c.Heat.ShortWeight
 	r, err := Relocation(c)
-	return tiering.Options{Metadata: c.Metadata, Backings: Backings(c), Heat: h, Relocation: r, Logger: log}, err
+	return tiering.Options{Metadata: c.Metadata, Backings: Backings(c), Heat: h, Relocation: r, Logger: log, LowWater: c.Space.LowWater.Fraction()}, err
 }
 
 // Relocation returns the settings of the movement.
