@@ -1,0 +1,296 @@
+package crash
+
+// row is an operation whose crash points are enumerated.
+type row struct {
+	name  string
+	shape *shape
+	do    func(*run)
+	// By default a run starts with the pool of its shape open. With bare the pool is
+	// down; with makes there is none; with crashed it was in the middle of that row.
+	bare, makes bool
+	crashed     *row
+}
+
+// names of the volumes of every shape.
+const (
+	v0 = "v0"
+	v1 = "v1"
+)
+
+var mixedRow = row{name: "mixed", shape: small, do: mixed}
+
+var rows = []row{
+	{name: "provision", shape: small, do: provision},
+	{name: "overwrite", shape: small, do: overwrite},
+	{name: "trim", shape: small, do: trim},
+	{name: "zero", shape: small, do: zero},
+	{name: "promote", shape: large, do: func(r *run) { relocate(r, 2, 1, 0) }},
+	{name: "demote", shape: large, do: func(r *run) { relocate(r, 0, 1, 2) }},
+	{name: "volume create", shape: small, do: createVolume},
+	{name: "volume grow", shape: small, do: growVolume},
+	{name: "volume delete", shape: small, do: deleteVolume},
+	{name: "pool create", shape: small, do: createPool, bare: true, makes: true},
+	{name: "stop and start", shape: small, do: stopAndStart},
+	{name: "recovery", shape: small, do: recovery, bare: true, crashed: &mixedRow},
+	mixedRow,
+}
+
+// provision writes where nothing is mapped.
+func provision(r *run) {
+	r.beside(func(r *run) {
+		for range 8 {
+			off, n := r.span(v0)
+			r.write(v0, off, n, r.oneIn(4))
+			if r.oneIn(4) {
+				r.flush(v0)
+			}
+			if r.oneIn(6) { // room for more
+				off, n := r.extents(v0)
+				r.trim(v0, off, n, false)
+			}
+		}
+		r.flush(v0)
+	}, func(r *run) {
+		for range 4 {
+			// Whole extents, some of them at once.
+			off, n := r.extents(v1)
+			r.write(v1, off, n, r.oneIn(4))
+			if r.oneIn(3) {
+				r.flush(v1)
+			}
+		}
+	})
+}
+
+// overwrite writes where everything is mapped and committed.
+func overwrite(r *run) {
+	for _, name := range []string{v0, v1} {
+		for off := int64(0); off < r.size(name); off += r.shape.extent {
+			if r.oneIn(2) {
+				r.write(name, off, block, false)
+			}
+		}
+		r.flush(name)
+	}
+	writer := func(name string) func(*run) {
+		return func(r *run) {
+			for range 12 {
+				off, n := r.span(name)
+				r.write(name, off, n, r.oneIn(4))
+				if r.oneIn(4) {
+					r.flush(name)
+				}
+			}
+		}
+	}
+	r.beside(writer(v0), writer(v1))
+}
+
+// trim gives slots back and has them used again, by this volume and by the other.
+func trim(r *run) {
+	trimmer := func(name string) func(*run) {
+		return func(r *run) {
+			for range 5 {
+				off, n := r.extents(name)
+				r.trim(name, off, n, r.oneIn(4))
+				if r.oneIn(3) {
+					r.flush(name)
+				}
+				off, n = r.span(name)
+				r.write(name, off, n, r.oneIn(5))
+				if r.oneIn(4) {
+					r.flush(name)
+				}
+			}
+		}
+	}
+	r.beside(trimmer(v0), trimmer(v1))
+}
+
+// zero zeroes parts and wholes of extents, with and without giving back their slots.
+func zero(r *run) {
+	for range 8 {
+		if r.oneIn(2) {
+			off, n := r.extents(v0)
+			r.zero(v0, off, n, r.oneIn(2), r.oneIn(4))
+		} else {
+			off, n := r.span(v0)
+			r.zero(v0, off, n, r.oneIn(2), r.oneIn(4))
+		}
+		if r.oneIn(3) {
+			off, n := r.span(v0)
+			r.write(v0, off, n, r.oneIn(4))
+		}
+		if r.oneIn(3) {
+			r.flush(v0)
+		}
+	}
+}
+
+// relocate moves extents of both volumes along tiers while they are written to.
+func relocate(r *run, tiers ...int) {
+	writer := func(name string) func(*run) {
+		return func(r *run) {
+			for range 10 {
+				off, n := r.span(name)
+				r.write(name, off, n, r.oneIn(4))
+				if r.oneIn(4) {
+					r.flush(name)
+				}
+				if r.oneIn(10) {
+					off, n := r.extents(name)
+					r.trim(name, off, n, false)
+				}
+			}
+		}
+	}
+	r.beside(writer(v0), writer(v1), func(r *run) {
+		for _, t := range tiers {
+			for _, name := range []string{v0, v1} {
+				off, _ := r.extents(name)
+				r.move(name, off, t)
+			}
+		}
+	})
+}
+
+func createVolume(r *run) {
+	r.beside(func(r *run) {
+		for _, name := range []string{"w0", "w1"} {
+			r.create(name, 2*r.shape.extent)
+			r.write(name, 0, 2*block, false)
+			if r.oneIn(2) {
+				r.flush(name)
+			}
+		}
+	}, func(r *run) {
+		for range 3 {
+			off, n := r.span(v0)
+			r.write(v0, off, n, r.oneIn(3))
+		}
+	})
+}
+
+func growVolume(r *run) {
+	for range 3 {
+		old := r.size(v0)
+		size := old + block*(1+r.rnd.Int64N(20))
+		r.grow(v0, size)
+		r.write(v0, old-block, 2*block, r.oneIn(3))
+		if r.oneIn(2) {
+			r.flush(v0)
+		}
+	}
+}
+
+// deleteVolume deletes volumes and gives their slots to the one that stays.
+func deleteVolume(r *run) {
+	r.create("w0", 2*r.shape.extent)
+	r.write("w0", 0, r.shape.extent+block, r.oneIn(2))
+	r.beside(func(r *run) {
+		for _, name := range []string{v1, "w0"} {
+			r.delete(name)
+		}
+	}, func(r *run) {
+		for range 6 {
+			off, n := r.span(v0)
+			r.write(v0, off, n, r.oneIn(4))
+			if r.oneIn(3) {
+				r.flush(v0)
+			}
+		}
+	})
+}
+
+// createPool makes the pool on blank disks.
+func createPool(r *run) {
+	begin := r.fs.Next()
+	err := r.shape.create(r.machine)
+	if err != nil {
+		r.failed("pool create: %v", err)
+	}
+	end := r.fs.Next()
+	for i, n := range r.shape.volumes {
+		r.hist.add([]string{v0, v1}[i], op{kind: opCreate, begin: begin, end: end, n: n})
+	}
+}
+
+// stopAndStart stops the pool cleanly, with data unflushed, and opens it again.
+func stopAndStart(r *run) {
+	off, n := r.span(v0)
+	r.write(v0, off, n, false)
+	for range 2 {
+		// A clean stop flushes.
+		flush := op{kind: opFlush, begin: r.fs.Next()}
+		if err := r.close(); err != nil {
+			r.failed("%v", err)
+			return
+		}
+		flush.end = r.fs.Next()
+		r.hist.add(v0, flush)
+		r.hist.add(v1, flush)
+		if err := r.open(); err != nil {
+			r.failed("%v", err)
+			return
+		}
+		off, n := r.span(v0)
+		r.write(v0, off, n, r.oneIn(2))
+	}
+}
+
+// recovery opens the pool after a crash, and has it used while that goes on.
+func recovery(r *run) {
+	if err := r.open(); err != nil {
+		r.failed("%v", err)
+		return
+	}
+	user := func(name string) func(*run) {
+		return func(r *run) {
+			for range 4 {
+				off, n := r.span(name)
+				r.write(name, off, n, r.oneIn(4))
+				if r.oneIn(3) {
+					r.flush(name)
+				}
+			}
+		}
+	}
+	r.beside(user(v0), user(v1))
+	if err := r.settled(); err != nil {
+		r.failed("%v", err)
+	}
+}
+
+// mixed does all of it at random, with both volumes at the same time.
+func mixed(r *run) {
+	user := func(name string) func(*run) {
+		return func(r *run) {
+			for range 10 {
+				switch r.rnd.IntN(10) {
+				case 0, 1, 2, 3:
+					off, n := r.span(name)
+					r.write(name, off, n, r.oneIn(4))
+				case 4:
+					off, n := r.extents(name)
+					r.write(name, off, n, r.oneIn(4))
+				case 5:
+					off, n := r.extents(name)
+					r.trim(name, off, n, r.oneIn(4))
+				case 6:
+					off, n := r.extents(name)
+					r.zero(name, off, n, r.oneIn(3), r.oneIn(4))
+				case 7:
+					r.flush(name)
+				default:
+					off, _ := r.extents(name)
+					r.move(name, off, r.rnd.IntN(3))
+				}
+			}
+		}
+	}
+	r.beside(user(v0), user(v1), func(r *run) {
+		r.create("w0", 2*r.shape.extent)
+		user("w0")(r)
+		r.delete("w0")
+	})
+}
