@@ -206,7 +206,7 @@ func (m *machine) check() error {
 	var errs []error
 	for _, f := range r.Findings {
 		if f.Severity == tiering.Damage {
-			errs = append(errs, fmt.Errorf("check: %s: %s", f.Where, f.What))
+			errs = append(errs, fmt.Errorf("check: %s: %s", f.Where, f.Text))
 		}
 	}
 	return errors.Join(errs...)
