@@ -10,6 +10,7 @@ import (
 	"maps"
 	"math"
 	"path/filepath"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -147,8 +148,10 @@ func (m *machine) options() tiering.Options {
 		Relocation:    tiering.RelocationOptions{Cycle: time.Hour, Workers: 1, Headroom: 0.0001},
 		Logger:        slog.New(slog.NewTextHandler(m.logs, &slog.HandlerOptions{Level: slog.LevelInfo})),
 	}
-	for _, b := range m.shape.backings() {
-		o.Backings = append(o.Backings, tiering.BackingSpec{Path: b.Path})
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, path := range slices.Sorted(maps.Keys(m.at)) {
+		o.Backings = append(o.Backings, tiering.BackingSpec{Path: path})
 	}
 	return o
 }

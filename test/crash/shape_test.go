@@ -52,14 +52,6 @@ func newShape(size int64, slots [][]int, extents ...int64) *shape {
 
 func path(tier, backing int) string { return fmt.Sprintf("/t%d/b%d", tier, backing) }
 
-func (s *shape) backings() []tiering.BackingSpec {
-	var all []tiering.BackingSpec
-	for _, t := range s.tiers() {
-		all = append(all, t.Backings...)
-	}
-	return all
-}
-
 func (s *shape) tiers() []tiering.TierSpec {
 	var tiers []tiering.TierSpec
 	for i, t := range s.slots {

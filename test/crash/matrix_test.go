@@ -18,8 +18,8 @@ import (
 type matrix struct {
 	fs      *recordfs.FS
 	seed    uint64
-	perCell int       // states wanted in each cell
-	until   time.Time // no more runs after this; zero: no limit
+	perCell int           // states wanted in each cell
+	perRow  time.Duration // after which a row ends with fewer; 0: no limit
 
 	mu        sync.Mutex
 	templates map[*shape]*template
@@ -52,12 +52,13 @@ const maxRuns = 300
 // enumerate runs a row until every step that it shows has its states, and judges
 // all of them.
 func (x *matrix) enumerate(row *row) error {
+	var until time.Time
+	if x.perRow > 0 {
+		until = time.Now().Add(x.perRow)
+	}
 	quiet := 0 // runs in a row that were of no use
-	for i := uint64(0); quiet < 3 && i < maxRuns; i++ {
-		if !x.until.IsZero() && time.Now().After(x.until) {
-			return nil
-		}
-		judged, err := x.runOnce(row, i)
+	for i := uint64(0); quiet < 3 && i < maxRuns && !over(until); i++ {
+		judged, err := x.runOnce(row, i, until)
 		if err != nil {
 			return fmt.Errorf("%s, seed %d, run %d: %w", row.name, x.seed, i, err)
 		}
@@ -70,7 +71,7 @@ func (x *matrix) enumerate(row *row) error {
 }
 
 // runOnce makes one run of a row, chooses states of it and judges them.
-func (x *matrix) runOnce(row *row, i uint64) (judged int, err error) {
+func (x *matrix) runOnce(row *row, i uint64, until time.Time) (judged int, err error) {
 	rnd := rand.New(rand.NewPCG(x.seed, i))
 	rec, err := x.record(row, rnd)
 	if err != nil {
@@ -88,11 +89,20 @@ func (x *matrix) runOnce(row *row, i uint64) (judged int, err error) {
 			return judged, fmt.Errorf("%v: %w\nhistory:\n%s", c, err, s.hist)
 		}
 		judged++
-		if !x.until.IsZero() && time.Now().After(x.until) {
+		x.count(cell{row.name, c.step})
+		if over(until) {
 			break
 		}
 	}
 	return judged, nil
+}
+
+func over(until time.Time) bool { return !until.IsZero() && time.Now().After(until) }
+
+func (x *matrix) count(c cell) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.counts[c]++
 }
 
 // recording is what one run left behind.
@@ -264,7 +274,6 @@ func (x *matrix) choose(row *row, rec *recording, rnd *rand.Rand, run uint64) []
 		rnd.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
 		c := cell{row.name, step}
 		n := min(len(all), perRun(run), max(x.perCell-x.counts[c], 0))
-		x.counts[c] += n
 		chosen = append(chosen, all[:n]...)
 	}
 	rnd.Shuffle(len(chosen), func(i, j int) { chosen[i], chosen[j] = chosen[j], chosen[i] })

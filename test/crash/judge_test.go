@@ -237,16 +237,21 @@ func (s *state) scribble(m *machine, known map[string][]byte) error {
 
 // judgeRebuild loses the metadata too. What was flushed is found without it.
 func (x *matrix) judgeRebuild(s *state, m *machine) error {
-	if s.made > s.at || rebuild == nil {
+	if s.made > s.at {
 		return nil // there is no pool yet
 	}
-	for _, name := range []string{"pool.db", "pool.db.log"} {
-		if err := os.Remove(m.fs.Path(m.folder) + "/" + name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	for _, path := range []string{m.metadata(), m.metadata() + ".log"} {
+		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
 	}
-	if err := rebuild(m); err != nil {
+	o := m.options()
+	rep, err := tiering.Rebuild(ctx, tiering.RebuildOptions{Metadata: o.Metadata, Backings: o.Backings, OpenStore: o.OpenStore})
+	if err != nil {
 		return fmt.Errorf("rebuild: %w", err)
+	}
+	if rep.Damaged() {
+		return fmt.Errorf("rebuild found damage: %v", rep.Findings)
 	}
 	if err := m.open(); err != nil {
 		return err

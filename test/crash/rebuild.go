@@ -1,4 +1,0 @@
-package crash
-
-// rebuild makes the metadata of a machine anew from its backings.
-var rebuild func(m *machine) error
