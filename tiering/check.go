@@ -57,14 +57,14 @@ func Check(ctx context.Context, o Options) (CheckReport, error) {
 func (c *checker) run(ctx context.Context, o Options) error {
 	problems, err := extentmap.Check(o.Metadata)
 	if err != nil {
-		return err
+		return lockedBy(o.Metadata, err)
 	}
 	for _, p := range problems {
 		c.found.add(Finding{FoundMetadataPage, Damage, o.Metadata, fmt.Sprintf("%s", p), ""})
 	}
 	db, err := extentmap.Open(o.Metadata, extentmap.Options{ReadOnly: true})
 	if err != nil {
-		return err
+		return lockedBy(o.Metadata, err)
 	}
 	defer db.Close()
 	c.state = db.State()

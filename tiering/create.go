@@ -169,6 +169,13 @@ func (c *creation) inspect(ctx context.Context) error {
 	if err := c.inspectMetadata(); err != nil {
 		return err
 	}
+	paths := make([]string, len(c.specs))
+	for i, s := range c.specs {
+		paths[i] = s.Path
+	}
+	if err := checkDistinct(c.o.Metadata, paths); err != nil {
+		return err
+	}
 	c.stores = make([]backing.Store, len(c.specs))
 	c.layouts = make([]ondisk.Layout, len(c.specs))
 	c.fresh = make([]bool, len(c.specs))
@@ -249,7 +256,7 @@ func (c *creation) inspectMetadata() error {
 		return nil
 	}
 	if err != nil {
-		return err
+		return lockedBy(c.o.Metadata, err)
 	}
 	defer db.Close()
 	if p := db.State().Pool; p.State == extentmap.PoolCreating {

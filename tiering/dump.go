@@ -38,7 +38,7 @@ func Dump(ctx context.Context, o Options, d DumpOptions, w io.Writer) (Dumped, e
 	o.setDefaults()
 	db, err := extentmap.Open(o.Metadata, extentmap.Options{ReadOnly: true})
 	if err != nil {
-		return Dumped{}, err
+		return Dumped{}, lockedBy(o.Metadata, err)
 	}
 	defer db.Close()
 	s := db.State()

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 
 	"tierd/pkg/backing"
 	"tierd/tiering/extent"
@@ -22,9 +24,19 @@ func (op *opening) findMembers(ctx context.Context) error {
 		known[s.Path] = true
 	}
 	for _, m := range op.state.Members {
-		if !known[m.Path] && m.State != extentmap.MemberForgotten {
+		// A path that leads to a configured backing by another name would be that
+		// one's copy, or in use.
+		again := slices.ContainsFunc(op.o.Backings, func(s BackingSpec) bool { return sameFile(s.Path, m.Path) })
+		if !known[m.Path] && !again && m.State != extentmap.MemberForgotten {
 			specs = append(specs[:len(specs):len(specs)], BackingSpec{Path: m.Path, Media: op.mediaOf(m.Tier)})
 		}
+	}
+	paths := make([]string, len(specs))
+	for i, s := range specs {
+		paths[i] = s.Path
+	}
+	if err := checkDistinct(op.o.Metadata, paths); err != nil {
+		return err
 	}
 	op.why = make(map[string]error)
 	for _, spec := range specs {
@@ -62,7 +74,7 @@ func (op *opening) findMembers(ctx context.Context) error {
 		return err
 	}
 	op.hearFailures()
-	for path := range unused {
+	for _, path := range slices.Sorted(maps.Keys(unused)) {
 		op.warn = append(op.warn, fmt.Sprintf("backing %s is configured, but does not exist and is not part of the pool", path))
 	}
 	return nil

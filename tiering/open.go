@@ -57,7 +57,7 @@ func Open(ctx context.Context, o Options) (*Pool, error) {
 		return nil, refuse("there is no pool at %s; pool create makes one", o.Metadata)
 	}
 	if err != nil {
-		return nil, err
+		return nil, lockedBy(o.Metadata, err)
 	}
 	op := &opening{o: o, db: db, found: make(map[extent.BackingID]*candidate)}
 	p, err := op.run(ctx)

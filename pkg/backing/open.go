@@ -17,9 +17,11 @@ import (
 // otherwise what the system says, with the path; it changes nothing then, and
 // a file that could not be made whole is removed again.
 //
-// A file is locked by flock, exclusively or, read-only, shared. A device is
-// besides opened with O_EXCL, which keeps out file systems, device-mapper and
-// the like; the lock alone is what keeps out our own kind of readers.
+// A file is locked by flock, exclusively or, read-only, shared, and in the same way
+// by an open file description lock, which is what virtual machines and the like
+// use. A loop device takes no lock on the file under it, and is looked for. A
+// device is opened with O_EXCL, which keeps out file systems, device-mapper and the
+// like; the flock alone is what keeps out our own kind of readers.
 func Open(ctx context.Context, o Options) (Device, error) {
 	if err := o.validate(); err != nil {
 		return nil, fmt.Errorf("open backing %q: %w", o.Path, err)
@@ -170,11 +172,11 @@ func (f *file) lock(ctx context.Context) error {
 		err := retry(func() error { return unix.Flock(f.fd, how|unix.LOCK_NB) })
 		switch {
 		case err == nil:
-			return nil
+			return f.lockRange()
 		case err != unix.EWOULDBLOCK:
 			return fmt.Errorf("lock backing %s: %w", f.info.Path, err)
 		case !f.info.IsDevice || time.Now().After(deadline):
-			return fmt.Errorf("lock backing %s: %w (another process has it open, or this one twice)", f.info.Path, ErrInUse)
+			return f.inUse()
 		}
 		select {
 		case <-ctx.Done():
@@ -182,6 +184,32 @@ func (f *file) lock(ctx context.Context) error {
 		case <-time.After(20 * time.Millisecond):
 		}
 	}
+}
+
+// lockRange locks a file as a whole for those who look at locks of ranges alone. A
+// file system without such locks has nobody who holds one.
+func (f *file) lockRange() error {
+	if f.info.IsDevice {
+		return nil
+	}
+	l := unix.Flock_t{Type: unix.F_WRLCK}
+	if f.info.ReadOnly {
+		l.Type = unix.F_RDLCK
+	}
+	err := retry(func() error { return unix.FcntlFlock(uintptr(f.fd), unix.F_OFD_SETLK, &l) })
+	if err == unix.EAGAIN || err == unix.EACCES {
+		return f.inUse()
+	}
+	return nil
+}
+
+// inUse is ErrInUse with the one who uses it, as far as that is known.
+func (f *file) inUse() error {
+	who := "another process has it open, or this one twice"
+	if h := Holder(f.info.Path); h != "" {
+		who = "by " + h
+	}
+	return fmt.Errorf("lock backing %s: %w (%s)", f.info.Path, ErrInUse, who)
 }
 
 func (f *file) prepareDevice(rdev uint64) (err error) {
@@ -197,6 +225,11 @@ func (f *file) prepareDevice(rdev uint64) (err error) {
 }
 
 func (f *file) prepareFile(o Options, st *unix.Stat_t) (err error) {
+	if !f.info.ReadOnly && !o.Create {
+		if loop := attachedLoop(fileID(st)); loop != "" {
+			return fmt.Errorf("open backing %s: %w (%s is attached to it)", o.Path, ErrInUse, loop)
+		}
+	}
 	f.size = st.Size
 	f.info.LogicalBlock, f.info.PhysicalBlock = 512, int(st.Blksize)
 	f.info.Rotational = rotational(unix.Major(st.Dev), unix.Minor(st.Dev))

@@ -306,7 +306,7 @@ func TestEveryVerbPrintsTableAndJSON(t *testing.T) {
 	}
 	// The offline verbs are refused while a daemon serves.
 	d = s.start()
-	s.ctlFails(1, "tierctl: check pool: ...metadata "+s.path("pool.db")+": metadata file is in use", "pool", "check")
+	s.ctlFails(1, "tierctl: check pool: ...metadata "+s.path("pool.db")+": metadata file is in use, by tierd, process ...", "pool", "check")
 	d.stop()
 	for _, o := range []string{"table", "json"} {
 		if r := s.tierctl("pool", "check", "-o", o); r.code != 0 || json.Valid([]byte(r.stdout)) != (o == "json") {

@@ -270,8 +270,8 @@ func TestOnePoolHasOneDaemon(t *testing.T) {
 	}
 	other := newSite(t)
 	other.writeConfig(strings.NewReplacer(s.nbd+`"`, other.nbd+`"`, s.admin+"}", other.admin+"}").Replace(string(text)))
-	checkRefusal(t, "a daemon on the same metadata", other.refused(), 1, "tierd: open pool: ...metadata "+s.path("pool.db")+": metadata file is in use")
-	other.ctlFails(1, "tierctl: create pool: ...metadata "+s.path("pool.db")+": metadata file is in use", "pool", "create")
+	checkRefusal(t, "a daemon on the same metadata", other.refused(), 1, "tierd: open pool: ...metadata "+s.path("pool.db")+": metadata file is in use, by tierd, process ...")
+	other.ctlFails(1, "tierctl: create pool: ...metadata "+s.path("pool.db")+": metadata file is in use, by tierd, process ...", "pool", "create")
 
 	// Another pool that claims a backing in use.
 	other.writeConfig(strings.ReplaceAll(string(text), s.path("pool.db"), other.path("pool.db")))

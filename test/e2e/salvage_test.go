@@ -158,7 +158,7 @@ func (s *site) openFiles(d *daemon) map[string]int64 {
 // No system call of a read-only daemon writes to the pool's files, nor tries to.
 func TestReadOnlySystemCalls(t *testing.T) {
 	t.Parallel()
-	need(t, "strace")
+	need(t, "strace", "pgrep")
 	if r := execute(t, os.TempDir(), "strace", "-o", "/dev/null", "true"); r.code != 0 {
 		t.Skipf("strace does not work here: %s", r.stderr)
 	}

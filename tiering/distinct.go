@@ -1,0 +1,81 @@
+package tiering
+
+import (
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+
+	"tierd/pkg/backing"
+	"tierd/tiering/extentmap"
+)
+
+// ownFiles are the pool's files beside its backings.
+func ownFiles(metadata string) []string {
+	return []string{metadata, stagedLogPath(metadata), heatPath(metadata), budgetPath(metadata)}
+}
+
+// checkDistinct refuses backings that are one and the same file or device, that are
+// one of the pool's own files, or that are a loop device on any of these: the locks
+// would find out about the first, and about nothing else. What cannot be looked at
+// is left for the opening to complain about.
+func checkDistinct(metadata string, paths []string) error {
+	type user struct{ path, what string }
+	seen := make(map[backing.FileID]user)
+	for _, p := range ownFiles(metadata) {
+		if id, err := backing.Identify(p); err == nil {
+			seen[id] = user{p, "the pool's own file"}
+		}
+	}
+	for _, p := range paths {
+		if slices.Contains(ownFiles(metadata), filepath.Clean(p)) {
+			return refuse("backing %s is the pool's own file; give it another path", p)
+		}
+		id, err := backing.Identify(p)
+		if err != nil {
+			continue
+		}
+		if other, taken := seen[id]; taken {
+			return refuse("backing %s is the same file as %s %s; list it once", p, other.what, other.path)
+		}
+		seen[id] = user{p, "backing"}
+	}
+	for _, p := range paths {
+		id, err := backing.Identify(p)
+		for err == nil {
+			under, ok := id.Under()
+			if !ok {
+				break
+			}
+			if id, err = backing.Identify(under); err != nil {
+				break
+			}
+			if other, taken := seen[id]; taken {
+				return refuse("backing %s is a loop device on %s %s; a pool cannot lie on itself", p, other.what, other.path)
+			}
+		}
+	}
+	return nil
+}
+
+// sameFile reports whether two paths lead to the same file or device.
+func sameFile(a, b string) bool {
+	x, err := backing.Identify(a)
+	if err != nil {
+		return false
+	}
+	y, err := backing.Identify(b)
+	return err == nil && x == y
+}
+
+// lockedBy adds to the error of metadata in use who uses them, as far as that is
+// known.
+func lockedBy(metadata string, err error) error {
+	if !errors.Is(err, extentmap.ErrLocked) {
+		return err
+	}
+	if h := backing.Holder(metadata); h != "" {
+		return fmt.Errorf("%w, by %s", err, h)
+	}
+	return err
+}
