@@ -84,7 +84,7 @@ func NewChecker(t testing.TB, prof Profile, seed uint64) *Checker {
 	// From here on reads dawdle, so that an extent has time to leave its slot, and
 	// to come back to it, under them.
 	w.Close()
-	w.wrap = func(s backing.Store) backing.Store { return dawdler{s, prof.Dawdle} }
+	w.wrap = func(_ string, s backing.Store) backing.Store { return dawdler{s, prof.Dawdle} }
 	w.Open()
 	v, err := w.Pool.Volume("v0")
 	if err != nil {

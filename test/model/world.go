@@ -41,14 +41,18 @@ func backingSize(t testing.TB, n int, extentSize int64) int64 {
 
 // World is a pool in memory that outlives its opens.
 type World struct {
-	t    testing.TB
-	cfg  Config
-	dir  string
-	rec  *crashstore.Recorder
-	at   map[string]int // path to index in rec
-	boot int
-	opts func(*tiering.Options)
-	wrap func(backing.Store) backing.Store // each store when it is opened; nil: as it is
+	t     testing.TB
+	cfg   Config
+	dir   string
+	rec   *crashstore.Recorder
+	paths map[string]int // path to index in rec
+	boot  int
+	opts  func(*tiering.Options)
+	wrap  func(path string, s backing.Store) backing.Store // each store when it is opened; nil: as it is
+
+	// attached counts how often the devices of the running boot were attached anew.
+	attached int
+	instants *instants
 
 	Pool *tiering.Pool
 }
@@ -57,7 +61,8 @@ type World struct {
 // each open.
 func NewWorld(t testing.TB, cfg Config, opts func(*tiering.Options)) *World {
 	t.Helper()
-	w := &World{t: t, cfg: cfg, dir: metadataDir(t), rec: crashstore.NewRecorder(), at: make(map[string]int), opts: opts}
+	w := &World{t: t, cfg: cfg, dir: metadataDir(t), paths: make(map[string]int), opts: opts, instants: new(instants)}
+	w.rec = crashstore.NewRecorderOn(w.instants.event)
 	o := tiering.CreateOptions{
 		Metadata: w.metadata(), ExtentSize: cfg.ExtentSize, OpenStore: w.openStore,
 		LogBytes: 64 << 10, // quick to make, and full now and then
@@ -102,18 +107,18 @@ func metadataDir(t testing.TB) string {
 func (w *World) metadata() string { return filepath.Join(w.dir, "pool.db") }
 
 func (w *World) openStore(_ context.Context, spec tiering.BackingSpec, create, _ bool) (backing.Store, error) {
-	i, ok := w.at[spec.Path]
+	i, ok := w.paths[spec.Path]
 	switch {
 	case ok:
-		st := backing.Store(w.rec.Stores()[i].Reopen())
+		st := backing.Store(attachedStore{w.rec.Stores()[i].Reopen(), w.attached})
 		if w.wrap != nil {
-			st = w.wrap(st)
+			st = w.wrap(spec.Path, st)
 		}
 		return st, nil
 	case !create:
 		return nil, &fs.PathError{Op: "open", Path: spec.Path, Err: fs.ErrNotExist}
 	}
-	w.at[spec.Path] = len(w.rec.Stores())
+	w.paths[spec.Path] = len(w.rec.Stores())
 	return w.rec.NewStore(spec.Size), nil
 }
 
@@ -125,6 +130,7 @@ func (w *World) options() tiering.Options {
 	if w.opts != nil {
 		w.opts(&o)
 	}
+	o.Fault = w.instants.around(o.Fault)
 	return o
 }
 
@@ -159,6 +165,23 @@ func (w *World) Kill() {
 func (w *World) Cut(seed uint64, keep float64) {
 	w.Kill()
 	w.boot++
+	w.rec = w.rec.Crash(crashstore.Cut{Seed: int64(seed), Keep: keep})
+}
+
+// attachedStore is a device that was attached so many times.
+type attachedStore struct {
+	backing.Store
+	times int
+}
+
+// Instance implements backing.Store.
+func (s attachedStore) Instance() string { return fmt.Sprintf("%s#%d", s.Store.Instance(), s.times) }
+
+// Reattach takes the devices away and attaches them again in the running boot: each
+// unsynced sector is there or not, and the files of the metadata are as they were.
+func (w *World) Reattach(seed uint64, keep float64) {
+	w.Kill()
+	w.attached++
 	w.rec = w.rec.Crash(crashstore.Cut{Seed: int64(seed), Keep: keep})
 }
 
