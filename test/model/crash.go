@@ -370,6 +370,11 @@ func (r *CrashRun) work() (old *Instant) {
 		old = r.oldInstant()
 		for range 6 {
 			r.change(rnd)
+			if v := r.pick(rnd); v != nil {
+				ctx, cancel := r.context()
+				r.flush(ctx, v)
+				cancel()
+			}
 		}
 	}
 	return old
@@ -707,6 +712,7 @@ func (r *CrashRun) judge(in *Instant, end ending) {
 	r.t.Helper()
 	what := fmt.Sprintf("%v at event %d", end, in.event)
 	c := r.randomCut()
+	broken := r.failedBefore(in)
 	keepDeaf := r.deaf
 	if end.loses() {
 		r.deaf = make(map[string]uint64)
@@ -724,15 +730,14 @@ func (r *CrashRun) judge(in *Instant, end ending) {
 	}
 	w := r.w.crashed(in, end, c)
 	defer w.drop()
-	if r.rnd.IntN(2) == 0 && !r.failedBefore(in) { // a failed backing counts as damage
+	if r.rnd.IntN(2) == 0 && !broken { // a failed backing counts as damage
 		w.Check()
 	}
-	if r.rnd.IntN(3) == 0 && r.healed != 0 && r.healed < in.before && !r.failedBefore(in) {
+	if r.rnd.IntN(3) == 0 && r.healed != 0 && r.healed < in.before && !broken {
 		r.judgeRebuilt(in, end, c)
 	}
-	wasDeaf := r.failedBefore(in)
 	lost := r.inspect(w, in, end, what)
-	if cont := w.Pool.Continuity(); !opening && !wasDeaf {
+	if cont := w.Pool.Continuity(); !opening && !broken {
 		if lost && cont == r.continuity {
 			r.fail(fmt.Errorf("%s: answered data is lost, and the continuity id is the same", what))
 		}
@@ -872,4 +877,22 @@ func (r *CrashRun) tryOldMap(old, last *Instant) {
 	}
 }
 
-func (r *CrashRun) judgeRebuilt(in *Instant, end ending, c crashstore.Cut) {}
+// judgeRebuilt takes the metadata away and has it made anew from the backings: what
+// was flushed is there.
+func (r *CrashRun) judgeRebuilt(in *Instant, end ending, c crashstore.Cut) {
+	r.t.Helper()
+	r.Counts.Rebuilt++
+	bare := *in
+	bare.files = nil
+	w := r.w.crashed(&bare, end, c)
+	defer w.drop()
+	o := tiering.RebuildOptions{Metadata: w.metadata(), OpenStore: w.openStore}
+	for p := range w.paths {
+		o.Backings = append(o.Backings, tiering.BackingSpec{Path: p})
+	}
+	what := fmt.Sprintf("%v at event %d, rebuilt without the map", end, in.event)
+	if _, err := tiering.Rebuild(context.Background(), o); err != nil {
+		r.fail(fmt.Errorf("%s: %w", what, err))
+	}
+	r.inspect(w, in, cut, what)
+}
