@@ -34,7 +34,7 @@ demo: build ## watch hot data move up, for about two minutes (KEEP=1: leave it r
 	$(GO) run ./test/demo $(if $(KEEP),--keep)
 
 .PHONY: test
-test: build ## THE test command: tools, format, vet, lint, unit tests with -race, mutants, end to end
+test: build ## THE test command: tools, format, vet, lint, unit tests with -race, mutants, crashes, end to end
 	scripts/setup-test-tools
 	scripts/test all
 
@@ -51,8 +51,12 @@ lint: ## gofmt, go vet, staticcheck, import fences, house style
 	scripts/test format vet lint
 
 .PHONY: mutants
-mutants: ## switch the rules of the extent protocol off one by one: the checker must notice
+mutants: ## switch the rules off that keep data safe, one by one: the random suites must notice
 	scripts/test mutants
+
+.PHONY: crash
+crash: build ## two hours of crashes: power cuts, kills, boots, deliberate bugs (PART=states, kills, ...)
+	scripts/crash $(or $(PART),all)
 
 .PHONY: e2e
 e2e: build ## real daemon, real clients

@@ -12,6 +12,7 @@
 // Flags, after -args:
 //
 //	-kills N    rounds of the test that kills the daemon under load
+//	-kill-cycle N  kills of the kill cycle
 //	-long       run what takes longer than a minute, too
 //	-update     rewrite testdata/metrics.golden
 //	-bin DIR    test the programs in DIR instead of building them

@@ -10,10 +10,11 @@ import (
 )
 
 var (
-	kills  = flag.Int("kills", 6, "rounds of the test that kills the daemon under load")
-	long   = flag.Bool("long", false, "run what takes longer than a minute, too")
-	update = flag.Bool("update", false, "rewrite the golden files")
-	binDir = flag.String("bin", "", "folder of the programs to test; default: build them")
+	kills     = flag.Int("kills", 6, "rounds of the test that kills the daemon under load")
+	killCount = flag.Int("kill-cycle", 16, "kills of the kill cycle")
+	long      = flag.Bool("long", false, "run what takes longer than a minute, too")
+	update    = flag.Bool("update", false, "rewrite the golden files")
+	binDir    = flag.String("bin", "", "folder of the programs to test; default: build them")
 )
 
 func TestMain(m *testing.M) {

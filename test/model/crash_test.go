@@ -6,9 +6,9 @@ import (
 )
 
 var (
-	crashRuns = flag.Int("crash-runs", 12, "random lives of a pool with crashes at random moments")
-	bootRuns  = flag.Int("boot-runs", 12, "random lives of a pool over many boots")
-	faultRuns = flag.Int("fault-runs", 12, "random lives of a pool with a failed sync or commit")
+	crashRuns = flag.Int("crash-runs", 3, "random lives of a pool with crashes at random moments")
+	bootRuns  = flag.Int("boot-runs", 4, "random lives of a pool over many boots")
+	faultRuns = flag.Int("fault-runs", 4, "random lives of a pool with a failed sync or commit")
 )
 
 // crashRunsOf makes n runs and prints what they did.
