@@ -1,0 +1,233 @@
+package model
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"tierd/pkg/backing"
+	"tierd/pkg/backing/crashstore"
+	"tierd/tiering"
+	"tierd/tiering/extent"
+	"tierd/tiering/extentmap"
+)
+
+func (r *CrashRun) checkIDs() {
+	r.t.Helper()
+	db, err := extentmap.Open(r.w.metadata(), extentmap.Options{ReadOnly: true})
+	if err != nil {
+		r.fail(err)
+	}
+	defer db.Close()
+	for _, v := range db.State().Volumes {
+		if old, ok := r.ids[v.ID]; ok && old != v.UUID {
+			r.fail(fmt.Errorf("volume %s has id %d, which another one had before", v.Name, v.ID))
+		}
+		r.ids[v.ID] = v.UUID
+	}
+}
+
+func ruleAt(in *Instant, end ending) rule {
+	must := func(c *change) bool { return c.ended != 0 && c.ended < in.before }
+	if end.loses() {
+		must = func(c *change) bool { return c.durable != 0 && c.durable < in.before }
+	}
+	return rule{must, func(c *change) bool { return c.begun < in.after }}
+}
+
+func (r *CrashRun) failedBefore(in *Instant) bool {
+	for _, at := range r.deaf {
+		if at < in.after {
+			return true
+		}
+	}
+	return r.failed
+}
+
+func (r *CrashRun) judge(in *Instant, end ending) {
+	r.t.Helper()
+	what := fmt.Sprintf("%v at event %d", end, in.event)
+	c := r.randomCut()
+	broken := r.failedBefore(in)
+	keepDeaf := r.deaf
+	if end.loses() {
+		r.deaf = make(map[string]uint64)
+	}
+	defer func() { r.deaf = keepDeaf }()
+	opening := in.before < r.opened
+	switch {
+	case end == kill:
+		r.Counts.Kills++
+	default:
+		r.Counts.Cuts++
+	}
+	if opening {
+		r.Counts.Recoveries++
+	}
+	w := r.w.crashed(in, end, c)
+	defer w.drop()
+	if r.rnd.IntN(2) == 0 && !broken { // a failed backing counts as damage
+		w.Check()
+	}
+	if r.rnd.IntN(3) == 0 && r.healed != 0 && r.healed < in.before && !broken {
+		r.judgeRebuilt(in, end, c)
+	}
+	lost := r.inspect(w, in, end, what)
+	if cont := w.Pool.Continuity(); !opening && !broken {
+		if lost && cont == r.continuity {
+			r.fail(fmt.Errorf("%s: answered data is lost, and the continuity id is the same", what))
+		}
+		if end == kill && cont != r.continuity {
+			r.fail(fmt.Errorf("%s: nothing is lost, and the continuity id is another one", what))
+		}
+	}
+	if r.rnd.IntN(2) == 0 {
+		w.Kill()
+		r.inspect(w, in, end, what+", opened, killed")
+	}
+}
+
+func (r *CrashRun) randomCut() crashstore.Cut {
+	return crashstore.Cut{Seed: int64(r.rnd.Uint64() >> 1), Keep: []float64{0, 0.3, 0.7, 1}[r.rnd.IntN(4)]}
+}
+
+func (r *CrashRun) inspect(w *World, in *Instant, end ending, what string) (lost bool) {
+	r.t.Helper()
+	w.Open()
+	for _, v := range r.vols {
+		_, err := r.compare(w.Pool, v, in, func(p []byte) error {
+			lost = lost || v.led.lost(p, in.before)
+			return v.led.check(p, 0, ruleAt(in, end))
+		})
+		if err != nil {
+			r.fail(fmt.Errorf("%s: volume %s: %w", what, v.name, err))
+		}
+	}
+	return lost
+}
+
+func (r *CrashRun) compare(p *tiering.Pool, v *crashVolume, in *Instant, with func([]byte) error) (there bool, err error) {
+	tv, err := p.Volume(v.name)
+	if err != nil {
+		if v.created.ended != 0 && v.created.ended < in.before && (v.deleted.begun == 0 || v.deleted.begun > in.after) {
+			return false, errors.New("its creation was answered, and it is gone")
+		}
+		return false, nil
+	}
+	if v.deleted.ended != 0 && v.deleted.ended < in.before {
+		return true, errors.New("its deletion was answered, and it is there")
+	}
+	least, most := int64(0), int64(0)
+	for _, s := range v.sizes {
+		if s.ended != 0 && s.ended < in.before {
+			least = s.bytes
+		}
+		if s.begun < in.after {
+			most = s.bytes
+		}
+	}
+	if n := tv.Size(); n < least || n > most {
+		return true, fmt.Errorf("its size is %d, and must be from %d to %d", n, least, most)
+	}
+	data := make([]byte, tv.Size())
+	ctx, cancel := r.context()
+	defer cancel()
+	if err := tv.ReadAt(ctx, data, 0); err != nil {
+		return true, err
+	}
+	return true, with(data)
+}
+
+func (r *CrashRun) resume(in *Instant, end ending, clean bool) {
+	r.t.Helper()
+	if end == reattach {
+		r.Counts.Reattached++
+	}
+	now := r.tick()
+	if end.loses() {
+		r.failed = r.failedBefore(in) // that is durable
+		r.deaf = make(map[string]uint64)
+	} else {
+		for p, at := range r.deaf {
+			if at >= in.after {
+				delete(r.deaf, p)
+			}
+		}
+	}
+	w := r.w.crashed(in, end, r.randomCut())
+	r.w.drop()
+	r.w = w
+	r.checkIDs()
+	// What is there is read by an open of its own, which the armed Instants of the
+	// next epoch do not see.
+	look := w.crashed(w.nowInstant(), kill, crashstore.Cut{})
+	look.Open()
+	var live []*crashVolume
+	for _, v := range r.vols {
+		there, err := r.compare(look.Pool, v, in, func(p []byte) error { return v.led.adopt(p, ruleAt(in, end), in.before, now) })
+		if err != nil {
+			r.fail(fmt.Errorf("%v at event %d, going on: volume %s: %w", end, in.event, v.name, err))
+		}
+		if !there {
+			continue
+		}
+		v.deleting, v.deleted, v.created = false, span{}, span{0, 1}
+		v.sizes = []sizeChange{{span{0, 1}, v.led.size()}}
+		v.v = nil
+		live = append(live, v)
+	}
+	r.vols = live
+	look.drop()
+}
+
+func (r *CrashRun) tryOldMap(old, last *Instant) {
+	r.t.Helper()
+	known := false
+	for _, v := range r.vols {
+		for _, c := range v.led.changes {
+			// The commit before that of the change is one of which the backings know.
+			known = known || !c.zero && c.commit > old.commit+1 && c.durable != 0 && c.durable < last.before
+		}
+	}
+	if !known {
+		return
+	}
+	r.Counts.OldMaps++
+	mixed := *last
+	mixed.files = maps.Clone(last.files)
+	mixed.files["pool.db"] = old.files["pool.db"]
+	w := r.w.crashed(&mixed, kill, crashstore.Cut{})
+	defer w.drop()
+	p, err := tiering.Open(context.Background(), w.options())
+	if err == nil {
+		p.Kill()
+		r.fail(fmt.Errorf("a map of commit %d was opened, and commit %d is known to the backings", old.commit, last.commit))
+	}
+}
+
+func (r *CrashRun) judgeRebuilt(in *Instant, end ending, c crashstore.Cut) {
+	r.t.Helper()
+	r.Counts.Rebuilt++
+	bare := *in
+	bare.files = nil
+	w := r.w.crashed(&bare, end, c)
+	defer w.drop()
+	o := tiering.RebuildOptions{Metadata: w.metadata(), OpenStore: w.openStore}
+	for p := range w.paths {
+		o.Backings = append(o.Backings, tiering.BackingSpec{Path: p})
+	}
+	what := fmt.Sprintf("%v at event %d, rebuilt without the map", end, in.event)
+	if _, err := tiering.Rebuild(context.Background(), o); err != nil {
+		r.fail(fmt.Errorf("%s: %w", what, err))
+	}
+	r.inspect(w, in, cut, what)
+}
