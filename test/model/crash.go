@@ -11,10 +11,8 @@ import (
 
 	"github.com/google/uuid"
 
-	"tierd/pkg/backing/crashstore"
 	"tierd/tiering"
 	"tierd/tiering/extent"
-	"tierd/tiering/extentmap"
 )
 
 // A CrashProfile is what a CrashRun does.

@@ -2,22 +2,13 @@ package model
 
 import (
 	"context"
-	"errors"
-	"fmt"
-	"maps"
 	"math/rand/v2"
 	"slices"
-	"sync"
 	"syscall"
-	"testing"
 	"time"
 
-	"github.com/google/uuid"
-
 	"tierd/pkg/backing"
-	"tierd/pkg/backing/crashstore"
 	"tierd/tiering"
-	"tierd/tiering/extent"
 	"tierd/tiering/extentmap"
 )
 
