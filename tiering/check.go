@@ -6,10 +6,10 @@ import (
 	"fmt"
 	"io/fs"
 
-	"tierd/pkg/backing"
 	"tierd/tiering/extent"
 	"tierd/tiering/extentmap"
 	"tierd/tiering/ondisk"
+	"tierd/tiering/stagedlog"
 )
 
 // CheckReport is the outcome of Check.
@@ -17,192 +17,187 @@ type CheckReport struct {
 	Findings []Finding `json:"findings"`
 	Volumes  int       `json:"volumes"`
 	Extents  int64     `json:"extents"`
-	Slots    int64     `json:"slots"`
+	Slots    int64     `json:"slots"` // whose table entries were looked at
 	Commit   uint64    `json:"commit"`
 	Clean    bool      `json:"clean_stop"`
 }
 
-// Damaged reports whether anything worse than a note was found.
-func (r CheckReport) Damaged() bool {
+// Damaged reports whether damage was found.
+func (r CheckReport) Damaged() bool { return r.Count(Damage) > 0 }
+
+// Count returns how many findings of a severity are listed.
+func (r CheckReport) Count(s Severity) (n int) {
 	for _, f := range r.Findings {
-		if f.Severity == Damage {
-			return true
+		if f.Severity == s {
+			n++
 		}
 	}
-	return false
-}
-
-// checker is one run of Check.
-type checker struct {
-	CheckReport
-	state  extentmap.State
-	owners map[extent.Location]extent.Key // by the map
-	found  findings
+	return n
 }
 
 // Check looks at a pool that no daemon has open, and changes nothing: the pages of
-// the metadata file, the map against the slots and against the slot tables,
-// superblocks, incarnations and stamps. After an unclean stop, table entries that
-// the last commit does not know are no damage: the next start mends them.
+// the metadata file, the map against the slots and against the slot tables, both
+// copies of superblocks and volume tables, incarnations, stamps and the staged
+// log. After an unclean stop, table entries that the last commit does not know are
+// no damage: the next start mends them.
+//
+// The metadata file and the backings are locked against a daemon meanwhile. Memory
+// is bounded: 12 bytes a slot and at most 96 MiB, since larger pools are looked at
+// in several passes; one bit a page of the metadata file; and a hundred findings of
+// a kind for each place.
 //
 // The error is for what keeps it from looking; what it finds is in the report.
 func Check(ctx context.Context, o Options) (CheckReport, error) {
 	o.setDefaults()
-	c := &checker{owners: make(map[extent.Location]extent.Key)}
-	err := c.run(ctx, o)
+	c := &checker{o: o, readOnly: true}
+	defer c.close()
+	err := c.open()
+	if err == nil {
+		err = c.look(ctx)
+	}
+	return c.report(), err
+}
+
+// checker is one look at a pool, by Check or Repair.
+type checker struct {
+	CheckReport
+	o        Options
+	readOnly bool
+	found    findings
+	db       *extentmap.DB // nil: the metadata cannot be read
+	state    extentmap.State
+	size     extent.Size
+
+	backings map[extent.BackingID]*checkedBacking
+	lost     map[string]*checkedBacking // by path: those without a valid superblock
+	tables   map[uint64][]*ondisk.VolumeTable
+
+	// What Repair works on; see repair.go.
+	mends    []mend
+	problems []mapProblem                             // extents that are where they cannot be
+	entries  func(*checkedBacking, []entryDiff) error // takes the entries that are wrong
+	unknown  map[extent.VolumeID]*unknownVolume       // volumes that have a map and no record
+}
+
+func (c *checker) report() CheckReport {
 	c.Findings = c.found.all()
-	return c.CheckReport, err
+	return c.CheckReport
 }
 
-func (c *checker) run(ctx context.Context, o Options) error {
-	problems, err := extentmap.Check(o.Metadata)
+func (c *checker) close() {
+	c.closeBackings()
+	if c.db != nil {
+		_ = c.db.Close()
+	}
+}
+
+func (c *checker) progress(step string, done, total int64) {
+	if c.o.Progress != nil {
+		c.o.Progress(step, done, total)
+	}
+}
+
+// open reads the pages of the metadata file and opens it. A file that is damaged
+// is a finding.
+func (c *checker) open() error {
+	c.progress("metadata", 0, 1)
+	pages, err := extentmap.CheckPages(c.o.Metadata)
 	if err != nil {
-		return lockedBy(o.Metadata, err)
+		return lockedBy(c.o.Metadata, err)
 	}
-	for _, p := range problems {
-		c.found.add(Finding{FoundMetadataPage, Damage, o.Metadata, fmt.Sprintf("%s", p), ""})
+	for _, p := range pages.Problems {
+		c.found.damage(FoundMetadataPage, c.o.Metadata, mendRebuild, "%s", p)
 	}
-	db, err := extentmap.Open(o.Metadata, extentmap.Options{ReadOnly: true})
-	if err != nil {
-		return lockedBy(o.Metadata, err)
-	}
-	defer db.Close()
-	c.state = db.State()
-	c.Commit, c.Clean, c.Volumes = c.state.Pool.Commit, c.state.Pool.CleanStop, len(c.state.Volumes)
-	if c.state.Pool.State != extentmap.PoolActive {
-		c.found.add(Finding{FoundCreating, Damage, o.Metadata, fmt.Sprintf("the creation of the pool was not finished; run pool create again"), ""})
+	if len(pages.Problems) > 0 {
 		return nil
 	}
-	if !c.Clean {
-		c.found.add(Finding{FoundUnclean, Note, o.Metadata, fmt.Sprintf("the pool was not stopped cleanly; the next start recovers it"), ""})
-	}
-	if err := c.checkMap(db); err != nil {
-		return err
-	}
-	op := &opening{o: o, db: db, state: c.state, found: make(map[extent.BackingID]*candidate)}
-	defer func() {
-		for _, f := range op.found {
-			_ = f.store.Close()
-		}
-	}()
-	c.checkBackings(ctx, op)
-	return nil
-}
-
-// checkMap looks for extents and slots out of range and for slots owned twice.
-func (c *checker) checkMap(db *extentmap.DB) error {
-	size, err := extent.NewSize(c.state.Pool.ExtentSize)
-	if err != nil {
-		c.found.add(Finding{FoundMetadataRecord, Damage, "metadata", fmt.Sprintf("%v", err), ""})
-		return nil
-	}
-	slots := make(map[extent.BackingID]uint32)
-	for _, m := range c.state.Members {
-		slots[m.ID] = m.Slots
-	}
-	for _, v := range c.state.Volumes {
-		where := "volume " + v.Name
-		err := db.LoadMap(v.ID, func(first extent.Index, locs []extent.Location) error {
-			for i, l := range locs {
-				if l.IsZero() {
-					continue
-				}
-				key := extent.Key{Volume: v.ID, Index: first + extent.Index(i)}
-				c.Extents++
-				n, member := slots[l.Backing]
-				switch {
-				case key.Index >= size.Count(v.Size):
-					c.found.add(Finding{FoundPastEnd, Damage, where, fmt.Sprintf("extent %d is past the end of the volume", key.Index), ""})
-				case !member:
-					c.found.add(Finding{FoundNoBacking, Damage, where, fmt.Sprintf("extent %d is on backing %d, which the pool does not have", key.Index, l.Backing), ""})
-				case uint32(l.Slot) >= n:
-					c.found.add(Finding{FoundSlotRange, Damage, where, fmt.Sprintf("extent %d is in slot %d of backing %d, which has %d", key.Index, l.Slot, l.Backing, n), ""})
-				}
-				if other, taken := c.owners[l]; taken {
-					c.found.add(Finding{FoundDoubleOwner, Damage, where, fmt.Sprintf("slot %d of backing %d belongs to extent %d and to %v", l.Slot, l.Backing, key.Index, other), ""})
-				}
-				c.owners[l] = key
-			}
-			return nil
-		})
-		if err != nil {
-			return fmt.Errorf("read map of volume %s: %w", v.Name, err)
-		}
-	}
-	return nil
-}
-
-// checkBackings looks at every member's superblock, stamp and tables.
-func (c *checker) checkBackings(ctx context.Context, op *opening) {
-	readOnly := op.o.OpenStore
-	op.o.OpenStore = func(ctx context.Context, spec BackingSpec, create, _ bool) (backing.Store, error) {
-		return readOnly(ctx, spec, create, true)
-	}
-	specs := append([]BackingSpec(nil), op.o.Backings...)
-	known := make(map[string]bool)
-	for _, s := range specs {
-		known[s.Path] = true
-	}
-	for _, m := range c.state.Members {
-		if !known[m.Path] {
-			specs = append(specs, BackingSpec{Path: m.Path})
-		}
-	}
-	for _, s := range specs {
-		if err := op.tryCandidate(ctx, s); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			c.found.add(Finding{FoundUnreadable, Damage, s.Path, fmt.Sprintf("%v", err), ""})
-		}
-	}
-	for _, w := range op.warn {
-		c.found.add(Finding{FoundForeign, Note, "configuration", fmt.Sprintf("%s", w), ""})
-	}
-	for _, m := range c.state.Members {
-		switch found := op.found[m.ID]; {
-		case m.State == extentmap.MemberForgotten:
-		case found == nil:
-			c.found.add(Finding{FoundMissing, Damage, m.Path, fmt.Sprintf("backing %d (%s) is missing", m.ID, m.UUID), ""})
-		default:
-			if m.State == extentmap.MemberFailed {
-				c.found.add(Finding{FoundFailed, Damage, m.Path, fmt.Sprintf("backing has failed: %s", m.Error), ""})
-			}
-			if err := op.checkMember(ctx, m, found); err != nil {
-				c.found.add(Finding{FoundStale, Damage, m.Path, fmt.Sprintf("%v", err), ""})
-				continue
-			}
-			c.checkTables(ctx, m, found)
-		}
-	}
-}
-
-// checkTables compares the tables of one backing with the metadata.
-func (c *checker) checkTables(ctx context.Context, m extentmap.Member, f *candidate) {
-	// After an unclean stop the tables may be behind, or ahead of, the map.
-	severity := Damage
-	if !c.Clean {
-		severity = Note
-	}
-	t := ondisk.NewSlotTable(f.store, c.state.Pool.ID, m.UUID, m.ID, f.sb.Layout)
-	err := t.Scan(ctx, func(s extent.Slot, e ondisk.SlotEntry, valid bool) bool {
-		c.Slots++
-		key, owned := c.owners[extent.Location{Backing: m.ID, Slot: s}]
-		switch {
-		case !valid:
-			c.found.add(Finding{FoundEntryDamaged, severity, m.Path, fmt.Sprintf("entry of slot %d has a bad checksum", s), ""})
-		case owned && (e.Kind != ondisk.Owner || e.Key != key):
-			c.found.add(Finding{FoundEntryMissing, severity, m.Path, fmt.Sprintf("slot %d holds %v by the map, and not by the slot table", s, key), ""})
-		case !owned && e.Kind == ondisk.Owner:
-			c.found.add(Finding{FoundEntryOrphan, severity, m.Path, fmt.Sprintf("slot %d is free by the map, and holds %v by the slot table", s, e.Key), ""})
-		}
-		return true
-	})
-	if err != nil {
-		c.found.add(Finding{FoundUnreadable, Damage, m.Path, fmt.Sprintf("slot table cannot be read: %v", err), ""})
-	}
-	vt, err := ondisk.ReadVolumeTable(ctx, f.store, f.sb.Layout, c.state.Pool.ID)
+	db, err := extentmap.Open(c.o.Metadata, extentmap.Options{ReadOnly: c.readOnly, Fault: c.o.Fault})
 	switch {
+	case err == nil:
+	case errors.Is(err, extentmap.ErrCorrupt):
+		c.found.damage(FoundMetadataRecord, c.o.Metadata, mendRebuild, "%v", err)
+		return nil
+	default:
+		return lockedBy(c.o.Metadata, err)
+	}
+	c.db = db
+	c.progress("metadata", 1, 1)
+	c.state = db.State()
+	if pages.Roots == 1 {
+		c.second(FoundMetadataRoot, c.o.Metadata, mendStart, "one of the two roots of the file is not valid: a commit was cut short, or the page is damaged")
+	}
+	return nil
+}
+
+// second adds a finding about a second record: damage if all was settled when the
+// pool was stopped, else what may be on its way.
+func (c *checker) second(k FindingKind, where, mend, format string, args ...any) {
+	if c.state.Pool.CleanStop {
+		c.found.damage(k, where, mend, format, args...)
+	} else {
+		c.found.warning(k, where, mend, format, args...)
+	}
+}
+
+// look looks at everything, given the metadata.
+func (c *checker) look(ctx context.Context) error {
+	if c.db == nil {
+		return c.lookWithoutMap(ctx)
+	}
+	pr := c.state.Pool
+	c.Commit, c.Clean, c.Volumes = pr.Commit, pr.CleanStop, len(c.state.Volumes)
+	if pr.State != extentmap.PoolActive {
+		c.found.damage(FoundCreating, c.o.Metadata, "pool create", "the creation of the pool was not finished")
+		return nil
+	}
+	var err error
+	if c.size, err = extent.NewSize(pr.ExtentSize); err != nil {
+		c.found.damage(FoundMetadataRecord, c.o.Metadata, mendRebuild, "extent size: %v", err)
+		return nil
+	}
+	if !pr.CleanStop {
+		c.found.note(FoundUnclean, c.o.Metadata, mendStart, "the pool was not stopped cleanly; the next start recovers it")
+	}
+	c.checkBackings(ctx)
+	c.checkRecords()
+	c.checkLog()
+	return c.checkMap(ctx)
+}
+
+// checkLog looks whether the staged log is there and whether its header is of this
+// map.
+func (c *checker) checkLog() {
+	path := stagedLogPath(c.o.Metadata)
+	pr := c.state.Pool
+	boot := c.o.BootID
+	if boot == "" {
+		boot, _ = bootID() // without it the log is void, as it is for the next start
+	}
+	id := stagedlog.Identity{PoolID: pr.ID, Incarnation: pr.LogIncarnation, BootID: boot, Instances: make(map[extent.BackingID]string)}
+	for _, b := range c.backings {
+		id.Instances[b.m.ID] = b.store.Instance()
+	}
+	recs, void, err := stagedlog.Read(path, id, pr.Commit)
+	lost := func(format string, args ...any) {
+		text := fmt.Sprintf(format, args...)
+		if pr.CleanStop {
+			// Nothing is in it: the next start begins a new one.
+			c.found.note(FoundLog, path, mendStart, "%s; it is not needed after a clean stop", text)
+		} else {
+			c.found.warning(FoundLog, path, mendStart, "%s: answered writes that were not flushed may be lost", text)
+		}
+	}
+	switch {
+	case errors.Is(err, stagedlog.ErrMapOlder):
+		c.found.damage(FoundMetadataOlder, path, mendRebuild, "the metadata is older than the staged log: %s", void)
+	case errors.Is(err, fs.ErrNotExist):
+		lost("there is no staged log")
+	case errors.Is(err, stagedlog.ErrGap) && pr.CleanStop:
 	case err != nil:
-		c.found.add(Finding{FoundVolumeTable, Damage, m.Path, fmt.Sprintf("volume table cannot be read: %v", err), ""})
-	case vt.Generation != c.state.Pool.VolumeGeneration:
-		c.found.add(Finding{FoundVolumeTable, severity, m.Path, fmt.Sprintf("volume table is of generation %d, the metadata of %d", vt.Generation, c.state.Pool.VolumeGeneration), ""})
+		lost("the staged log cannot be used (%v)", err)
+	case void != "" && !pr.CleanStop:
+		lost("the staged log is void (%s)", void)
+	case len(recs) > 0 && !pr.CleanStop:
+		c.found.note(FoundLog, path, mendStart, "%d changes are in the staged log; the next start replays them", len(recs))
 	}
 }

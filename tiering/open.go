@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 
 	"tierd/pkg/backing"
@@ -319,9 +320,27 @@ func (op *opening) tellMembers() {
 	})
 }
 
+// checkVolumesOfMap refuses a map of extents whose volume has no record: their slots
+// would be taken for free, and zeroed.
+func (op *opening) checkVolumesOfMap() error {
+	ids, err := op.db.MapVolumes()
+	if err != nil {
+		return fmt.Errorf("metadata %s: %w", op.o.Metadata, err)
+	}
+	for _, id := range ids {
+		if !slices.ContainsFunc(op.state.Volumes, func(v extentmap.Volume) bool { return v.ID == id }) {
+			return refuse("metadata %s: the map has extents of volume %d, which does not exist; run pool check", op.o.Metadata, id)
+		}
+	}
+	return nil
+}
+
 // loadMaps reads the maps of all volumes and claims their slots.
 func (op *opening) loadMaps() error {
 	p := op.pool
+	if err := op.checkVolumesOfMap(); err != nil {
+		return err
+	}
 	for _, r := range op.state.Volumes {
 		v, err := p.newVolume(r)
 		if err != nil {

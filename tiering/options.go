@@ -87,6 +87,9 @@ type Options struct {
 	Clock     clock.Clock
 	Logger    *slog.Logger
 	OpenStore OpenStore
+	// Progress, if not nil, is told how far the offline work on a pool is: done of
+	// total things of a step, such as "slot tables".
+	Progress func(step string, done, total int64)
 	// Fault is called before and after each commit of the metadata; tests make
 	// commits fail with it.
 	Fault MetadataFault

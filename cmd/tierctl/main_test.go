@@ -264,7 +264,7 @@ func TestSocketComesFromTheConfiguration(t *testing.T) {
 // Every command has help and an example, every changing one --dry-run.
 func TestEveryCommandIsDocumented(t *testing.T) {
 	readers := map[string]bool{"list": true, "status": true, "plan": true, "locate": true, "heat": true, "version": true,
-		"man": true, "bench": true, "check": true, "info": true}
+		"man": true, "bench": true, "check": true, "info": true, "dump": true}
 	var visit func(c *cobra.Command)
 	visit = func(c *cobra.Command) {
 		for _, sub := range c.Commands() {

@@ -1,10 +1,9 @@
 package extentmap
 
 import (
-	"bytes"
-	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
 
 	"go.etcd.io/bbolt"
@@ -13,156 +12,131 @@ import (
 	"tierd/tiering/extent"
 )
 
-// maxProblems bounds the list of Check: damage tends to repeat itself.
+// maxProblems bounds the list of CheckPages: damage tends to repeat itself.
 const maxProblems = 1000
 
-// Check reads the whole file at path and returns what is wrong with it, one
-// line each: pages that cannot be read or do not form a tree,
-// records and chunks that do not decode, two extents in one slot, extents of
-// unknown volumes or past their end, slots of unknown backings or past theirs.
-// Nothing is written. The error says that there was nothing to check, and is
-// one of Open's; a damage that keeps the file from being opened is a problem.
-func Check(path string) (problems []string, err error) {
-	k := &checker{}
-	if err := k.readThrough(path); err != nil {
-		return nil, fmt.Errorf("check metadata %s: %w", path, err)
-	}
-	if len(k.problems) > 0 {
-		return k.problems, nil
-	}
-	d, err := Open(path, Options{ReadOnly: true})
-	if errors.Is(err, ErrCorrupt) {
-		return append(k.problems, err.Error()), nil
-	} else if err != nil {
-		return nil, fmt.Errorf("check metadata: %w", err)
-	}
-	defer d.Close()
-
-	k.state = d.State()
-	err = d.submit(&request{read: func(tx *bbolt.Tx) error {
-		k.walk(tx)
-		for err := range tx.Check() {
-			k.report("page check: %v", err)
-		}
-		return nil
-	}})
-	if err != nil {
-		k.report("%v", err)
-	}
-	return k.problems, nil
+// PageReport is what CheckPages found.
+type PageReport struct {
+	// Problems say what is wrong, one line each. A file with any must not be
+	// opened for writing: Open refuses it.
+	Problems []string
+	// Roots is how many of the two roots of the file are valid. With one, the file
+	// is as it was before the commit that was being written, or damaged where that
+	// commit wrote its root.
+	Roots int
 }
 
-type checker struct {
-	problems []string
-	state    State
-}
-
-// report adds a problem, and says whether there is room for more.
-func (k *checker) report(format string, args ...any) bool {
-	if len(k.problems) < maxProblems {
-		k.problems = append(k.problems, fmt.Sprintf(format, args...))
+// CheckPages reads the whole file at path and returns what is wrong with its pages:
+// what cannot be read, does not form a tree, is used twice, or neither used nor
+// free. It reads the file as such, not through a memory mapping, so that no damage
+// can end the process. Nothing is written. The error says that there was nothing to
+// check, and is one of Open's. Memory: one bit a page.
+func CheckPages(path string) (r PageReport, err error) {
+	fail := func(err error) (PageReport, error) {
+		return PageReport{}, fmt.Errorf("check metadata %s: %w", path, err)
 	}
-	return len(k.problems) < maxProblems
-}
-
-// readThrough reads the file as a stream, and its pages as a tree. What is
-// wrong there is fatal to whoever goes on with the memory mapping.
-func (k *checker) readThrough(path string) error {
 	f, err := os.Open(path)
 	if err != nil {
-		return classify(err)
+		return fail(classify(err))
 	}
 	defer f.Close()
 	info, err := f.Stat()
 	if err != nil {
-		return err
+		return fail(err)
 	}
 	if !info.Mode().IsRegular() {
-		return ErrNotBolt
+		return fail(ErrNotBolt)
 	}
 	// A daemon that writes meanwhile would look like damage.
 	if err := unix.Flock(int(f.Fd()), unix.LOCK_SH|unix.LOCK_NB); err == unix.EWOULDBLOCK {
-		return ErrLocked
+		return fail(ErrLocked)
 	} else if err != nil {
-		return err
+		return fail(err)
+	}
+	report := func(format string, args ...any) bool {
+		if len(r.Problems) < maxProblems {
+			r.Problems = append(r.Problems, fmt.Sprintf(format, args...))
+		}
+		return len(r.Problems) < maxProblems
 	}
 	if n, err := io.Copy(io.Discard, f); err != nil {
-		k.report("read at byte %d: %v", n, err)
-		return nil
+		report("read at byte %d: %v", n, err)
+		return r, nil
 	}
-	checkPages(f, info.Size(), k.report)
+	_, r.Roots = newestMeta(f)
+	checkPages(f, info.Size(), report)
+	return r, nil
+}
+
+// ScanMap calls fn for each stored piece of the map, in order of volumes and
+// extents, those of volumes that have no record included. A piece that does not
+// decode comes as an error, without locations. locs is valid until fn returns; an
+// error of fn ends the scan and is returned. Like LoadMap it wants a time without
+// commits.
+func (d *DB) ScanMap(fn func(vol extent.VolumeID, first extent.Index, locs []extent.Location, bad error) error) error {
+	const perRead = 64
+	type loaded struct {
+		vol   extent.VolumeID
+		first extent.Index
+		locs  chunk
+		bad   error
+	}
+	buf := make([]loaded, perRead)
+	var next []byte
+	for more := true; more; {
+		n := 0
+		more = false
+		err := d.submit(&request{read: func(tx *bbolt.Tx) error {
+			c := tx.Bucket(bucketMap).Cursor()
+			for k, v := c.Seek(next); k != nil; k, v = c.Next() {
+				if n == len(buf) {
+					next, more = append([]byte(nil), k...), true
+					break
+				}
+				l := &buf[n]
+				if l.vol, l.first, l.bad = parseChunkKey(k); l.bad == nil {
+					l.bad = l.locs.decode(k, v)
+				}
+				n++
+			}
+			return nil
+		}})
+		if err != nil {
+			return fmt.Errorf("scan map: %w", err)
+		}
+		for i := range buf[:n] {
+			l := &buf[i]
+			locs := l.locs[:]
+			if l.bad != nil {
+				locs = nil
+			}
+			if err := fn(l.vol, l.first, locs, l.bad); err != nil {
+				return err
+			}
+		}
+	}
 	return nil
 }
 
-// walk visits every key in order.
-func (k *checker) walk(tx *bbolt.Tx) {
-	for _, name := range [][]byte{bucketPool, bucketTiers, bucketMembers, bucketVolumes, bucketMap} {
-		visit := func(key, value []byte) bool { return true }
-		if bytes.Equal(name, bucketMap) {
-			visit = k.chunkVisitor()
-		}
-		c := tx.Bucket(name).Cursor()
-		for key, value := c.First(); key != nil && visit(key, value); key, value = c.Next() {
-		}
-	}
-}
-
-// chunkVisitor returns the function that checks the chunks of the map, and
-// them against each other.
-func (k *checker) chunkVisitor() func(key, value []byte) bool {
-	volumes := make(map[extent.VolumeID]extent.Index)
-	size, sizeErr := extent.NewSize(k.state.Pool.ExtentSize)
-	if sizeErr != nil {
-		k.report("pool record: %v", sizeErr)
-	} else {
-		for _, v := range k.state.Volumes {
-			volumes[v.ID] = size.Count(v.Size)
-		}
-	}
-	// One bit per slot, since a map of owners would not fit into memory.
-	owned := make(map[extent.BackingID][]uint64)
-	slots := make(map[extent.BackingID]uint32)
-	for _, m := range k.state.Members {
-		slots[m.ID] = m.Slots
-		owned[m.ID] = make([]uint64, (uint64(m.Slots)+63)/64)
-	}
-
-	return func(key, value []byte) bool {
-		vol, first, err := parseChunkKey(key)
-		if err != nil {
-			return k.report("%v", err)
-		}
-		var c chunk
-		if err := c.decode(key, value); err != nil {
-			return k.report("volume %d, extents from %d: %v", vol, first, err)
-		}
-		count, known := volumes[vol]
-		if !known && sizeErr == nil && !k.report("volume %d, extents from %d: no such volume", vol, first) {
-			return false
-		}
-		for i, l := range c {
-			if l.IsZero() {
-				continue
+// MapVolumes returns the volumes that the map has extents of, in order.
+func (d *DB) MapVolumes() (list []extent.VolumeID, err error) {
+	err = d.submit(&request{read: func(tx *bbolt.Tx) error {
+		c := tx.Bucket(bucketMap).Cursor()
+		for k, _ := c.First(); k != nil; {
+			id, _, err := parseChunkKey(k)
+			if err != nil {
+				return err
 			}
-			at := extent.Key{Volume: vol, Index: first + extent.Index(i)}
-			bits, member := owned[l.Backing]
-			var ok = true
-			switch {
-			case known && at.Index >= count:
-				ok = k.report("%v: past the end of the volume (%d extents)", at, count)
-			case !member:
-				ok = k.report("%v: in %v, which is not in the pool", at, l)
-			case uint32(l.Slot) >= slots[l.Backing]:
-				ok = k.report("%v: in %v, past the last of its %d slots", at, l, slots[l.Backing])
-			case bits[l.Slot/64]>>(l.Slot%64)&1 != 0:
-				ok = k.report("%v: in %v, which another extent has too", at, l)
-			default:
-				bits[l.Slot/64] |= 1 << (l.Slot % 64)
+			list = append(list, id)
+			if id == math.MaxUint32 {
+				return nil
 			}
-			if !ok {
-				return false
-			}
+			k, _ = c.Seek(chunkKey(id+1, 0))
 		}
-		return true
+		return nil
+	}})
+	if err != nil {
+		return nil, fmt.Errorf("list volumes of the map: %w", err)
 	}
+	return list, nil
 }

@@ -25,11 +25,17 @@ import (
 type pageChecker struct {
 	file     io.ReaderAt
 	pageSize int64
-	pages    uint64          // numbers at or above this were never used
-	seen     map[uint64]bool // pages that something refers to
+	pages    uint64  // numbers at or above this were never used
+	seen     pageSet // pages that something refers to
 	report   func(format string, args ...any) bool
 	problems int
 }
+
+// pageSet is a set of pages, one bit each.
+type pageSet []uint64
+
+func (s pageSet) has(p uint64) bool { return s[p/64]>>(p%64)&1 != 0 }
+func (s pageSet) add(p uint64)      { s[p/64] |= 1 << (p % 64) }
 
 const (
 	pageHeader  = 16
@@ -72,21 +78,24 @@ func parseMeta(b []byte) (m boltMeta, ok bool) {
 // checkPages reports what is wrong with the pages of a file of size bytes.
 // A file without a valid root is not reported: Open says what that is.
 func checkPages(file io.ReaderAt, size int64, report func(format string, args ...any) bool) (problems int) {
-	m, ok := newestMeta(file)
-	if !ok {
+	m, roots := newestMeta(file)
+	if roots == 0 {
 		return 0
 	}
-	c := &pageChecker{file: file, pageSize: m.pageSize, pages: m.pages, seen: map[uint64]bool{0: true, 1: true}, report: report}
+	c := &pageChecker{file: file, pageSize: m.pageSize, pages: m.pages, report: report}
 	if int64(m.pages) < 0 || int64(m.pages) > size/m.pageSize {
 		c.problem("the file has %d bytes, and uses %d pages of %d", size, m.pages, m.pageSize)
 		return c.problems
 	}
+	c.seen = make(pageSet, (m.pages+63)/64)
+	c.seen.add(0)
+	c.seen.add(1)
 	c.walk(m.root, nil, nil, 0)
 	if m.freelist != noFreelist {
 		c.walkFreelist(m.freelist)
 	}
 	for p := uint64(0); p < m.pages && c.problems == 0; p++ {
-		if !c.seen[p] {
+		if !c.seen.has(p) {
 			c.problem("page %d is neither used nor free", p)
 		}
 	}
@@ -94,18 +103,21 @@ func checkPages(file io.ReaderAt, size int64, report func(format string, args ..
 }
 
 // newestMeta returns the valid root with the higher transaction number. The
-// second one is at the page size, which the first one may not tell any more.
-func newestMeta(file io.ReaderAt) (best boltMeta, ok bool) {
+// second one is at the page size, which the first one may not tell any more. It
+// says how many of the two are valid.
+func newestMeta(file io.ReaderAt) (best boltMeta, roots int) {
 	b := make([]byte, 128)
 	for _, at := range []int64{0, 1024, 2048, 4096, 8192, 16384, 32768, 65536} {
 		if _, err := file.ReadAt(b, at); err != nil {
 			continue
 		}
-		if m, valid := parseMeta(b); valid && (at == 0 || at == m.pageSize) && (!ok || m.txid > best.txid) {
-			best, ok = m, true
+		if m, valid := parseMeta(b); valid && (at == 0 || at == m.pageSize) {
+			if roots++; roots == 1 || m.txid > best.txid {
+				best = m
+			}
 		}
 	}
-	return best, ok
+	return best, roots
 }
 
 func (c *pageChecker) problem(format string, args ...any) {
@@ -135,11 +147,11 @@ func (c *pageChecker) page(id uint64) []byte {
 		return nil
 	}
 	for p := id; p <= id+overflow; p++ {
-		if c.seen[p] {
+		if c.seen.has(p) {
 			c.problem("page %d is used twice", p)
 			return nil
 		}
-		c.seen[p] = true
+		c.seen.add(p)
 	}
 	b = append(b, make([]byte, int64(overflow)*c.pageSize)...)
 	if _, err := c.file.ReadAt(b[c.pageSize:], int64(id+1)*c.pageSize); err != nil && overflow > 0 {
@@ -156,9 +168,16 @@ func (c *pageChecker) walk(id uint64, low, high []byte, depth int) {
 		c.problem("page %d is more than %d pages deep", id, maxDepth)
 		return
 	}
-	if b := c.page(id); b != nil {
-		c.elements(b, id, low, high, depth)
+	b := c.page(id)
+	if b == nil {
+		return
 	}
+	if low != nil && binary.LittleEndian.Uint16(b[10:]) == 0 {
+		// bbolt gives up a page that has become empty, unless it is a root.
+		c.problem("page %d has no elements", id)
+		return
+	}
+	c.elements(b, id, low, high, depth)
 }
 
 // elements checks the elements of the page in b and what they refer to.
@@ -179,6 +198,9 @@ func (c *pageChecker) elements(b []byte, id uint64, low, high []byte, depth int)
 		bucket     bool
 	}
 	list := make([]element, count)
+	// Keys and values lie behind the last element without a gap. It is what tells
+	// of a count that lost a bit, and with it whole records.
+	packed := uint64(pageHeader + count*elementSize)
 	for i := range list {
 		at := pageHeader + i*elementSize
 		e := b[at:]
@@ -194,6 +216,11 @@ func (c *pageChecker) elements(b []byte, id uint64, low, high []byte, depth int)
 			c.problem("page %d: element %d reaches past the page", id, i)
 			return
 		}
+		if from != packed {
+			c.problem("page %d: element %d is not where it should be", id, i)
+			return
+		}
+		packed = from + ksize + vsize
 		list[i].key, list[i].value = b[from:from+ksize], b[from+ksize:from+ksize+vsize]
 		key := list[i].key
 		// The first key of a branch may be above the low bound it has itself.
@@ -243,10 +270,10 @@ func (c *pageChecker) walkFreelist(id uint64) {
 	}
 	for i := range count {
 		p := binary.LittleEndian.Uint64(ids[i*8:])
-		if p < 2 || p >= c.pages || c.seen[p] {
+		if p < 2 || p >= c.pages || c.seen.has(p) {
 			c.problem("page %d is listed as free, and is in use, twice free or not there", p)
 			continue
 		}
-		c.seen[p] = true
+		c.seen.add(p)
 	}
 }

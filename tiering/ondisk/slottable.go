@@ -177,10 +177,15 @@ func (t *SlotTable) Read(ctx context.Context, slot extent.Slot) (e SlotEntry, va
 // too; an entry is seen before or after. The room for later slots is not
 // looked at.
 func (t *SlotTable) Scan(ctx context.Context, fn func(slot extent.Slot, e SlotEntry, valid bool) bool) error {
-	slots := int64(t.layout.Slots)
+	return t.ScanRange(ctx, 0, t.layout.Slots, fn)
+}
+
+// ScanRange is Scan of up to n slots from this one on.
+func (t *SlotTable) ScanRange(ctx context.Context, from extent.Slot, n uint32, fn func(slot extent.Slot, e SlotEntry, valid bool) bool) error {
+	end := min(int64(from)+int64(n), int64(t.layout.Slots))
 	buf := alignedBytes(runBlocks * blockSize)
-	for first := int64(0); first < slots; first += runBlocks * entriesPerBlock {
-		n := min(slots-first, runBlocks*entriesPerBlock)
+	for first := int64(from) / entriesPerBlock * entriesPerBlock; first < end; first += runBlocks * entriesPerBlock {
+		n := min(end-first, runBlocks*entriesPerBlock)
 		run := buf[:roundUp(int(n)*entrySize)]
 		t.mu.Lock()
 		err := t.st.ReadAt(ctx, run, t.layout.SlotTableOffset+first*entrySize)
@@ -190,6 +195,9 @@ func (t *SlotTable) Scan(ctx context.Context, fn func(slot extent.Slot, e SlotEn
 		}
 		for i := range n {
 			slot := extent.Slot(first + i)
+			if slot < from {
+				continue
+			}
 			e, valid := t.decode(run[i*entrySize:], slot)
 			if !fn(slot, e, valid) {
 				return nil

@@ -1,0 +1,100 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"tierd/tiering"
+)
+
+// repairOptions are the flags of pool repair.
+type repairOptions struct {
+	dryRun      bool
+	clearFailed []string
+}
+
+func newPoolRepairCommand(g *globals) *cobra.Command {
+	var opts repairOptions
+	c := &cobra.Command{
+		Use:   "repair",
+		Short: "Mend what pool check found, as far as it is proven what is right",
+		Long: `Repair mends superblocks, stamps and volume tables from their other copy or from
+the metadata, brings slot tables into line with the map, and gives extents that
+are where they cannot be the place that the slot tables have for them. Of two
+extents in one slot, the one that the slot table names keeps it; the other one
+loses its place, and is listed.
+
+What is replaced is kept in a folder beside the metadata, named after it with
+.aside- and the time: index.jsonl has a line for each thing, and the content of
+slots that lost their extent has files of its own. Nothing is destroyed.
+
+A damaged metadata file, or one that is older than the backings, is not touched:
+pool rebuild makes it anew from the backings. Repair can be cut short at any time
+and run again; if there is nothing to mend it writes nothing.
+
+--clear-failed lets a backing serve again that was marked as failed. The next
+start syncs all backings, compares all slot tables with the map, and renews the
+continuity id. What was lost when the backing failed is not coming back.`,
+		Example: `  tierctl pool repair --dry-run
+  tierctl pool repair
+  tierctl pool repair --clear-failed /dev/disk/by-id/ata-x`,
+		Args: args(),
+		RunE: func(c *cobra.Command, _ []string) error { return runPoolRepair(c.Context(), g, opts) },
+	}
+	c.Flags().StringSliceVar(&opts.clearFailed, "clear-failed", nil, "`backing` (path, id or UUID) that is to serve again; may be repeated")
+	dryRunFlag(c, &opts.dryRun)
+	return c
+}
+
+func runPoolRepair(ctx context.Context, g *globals, opts repairOptions) error {
+	o, err := g.offlineOptions()
+	if err != nil {
+		return err
+	}
+	r, err := tiering.Repair(ctx, o, tiering.RepairOptions{DryRun: opts.dryRun, ClearFailed: opts.clearFailed})
+	if err != nil && len(r.Done) == 0 && len(r.Left) == 0 {
+		return fmt.Errorf("repair pool: %w", err)
+	}
+	// What was done before an error is done.
+	perr := g.print(r, func(w io.Writer) error { return showRepair(w, r) })
+	switch {
+	case err != nil:
+		return fmt.Errorf("repair pool: %w", err)
+	case perr == nil && r.Damaged():
+		return fmt.Errorf("%w that was not mended", errDamage)
+	}
+	return perr
+}
+
+func showRepair(w io.Writer, r tiering.RepairReport) error {
+	prefix := ""
+	if r.DryRun {
+		prefix = dryRunPrefix
+	}
+	if len(r.Done) > 0 {
+		t := newTable(w, "WHERE", strings.ToUpper(prefix+"mended"))
+		for _, a := range r.Done {
+			t.row(a.Where, a.Text)
+		}
+		if err := t.flush(); err != nil {
+			return err
+		}
+		fmt.Fprintln(w)
+	}
+	if err := showFindings(w, r.Left); err != nil {
+		return err
+	}
+	text := fmt.Sprintf("%s%s mended, %d left", prefix, count(len(r.Done), "thing"), len(r.Left))
+	switch {
+	case r.Aside != "":
+		text += fmt.Sprintf("; what was there before is in %s (%s)", r.Aside, size(r.AsideBytes))
+	case r.AsideBytes > 0:
+		text += fmt.Sprintf("; %s would be kept beside the metadata", size(r.AsideBytes))
+	}
+	_, err := fmt.Fprintln(w, text)
+	return err
+}
