@@ -103,7 +103,7 @@ func (c *checker) openBacking(ctx context.Context, s BackingSpec) *checkedBackin
 		c.found.damage(FoundUnreadable, s.Path, "", "%v", err)
 		return nil
 	}
-	b := &checkedBacking{spec: s, store: st, copies: ondisk.InspectSuperblock(ctx, st)}
+	b := &checkedBacking{spec: s, store: st, copies: ondisk.ReadSuperblockCopies(ctx, st)}
 	if !c.identify(b) {
 		_ = st.Close()
 		return nil
@@ -261,7 +261,7 @@ func differs(want, have *ondisk.Superblock) string {
 // checkStamps looks whether the metadata is as new as the stamps say.
 func (c *checker) checkStamps(ctx context.Context, b *checkedBacking) {
 	where, pr := b.spec.Path, c.state.Pool
-	copies, err := ondisk.InspectStamps(ctx, b.store, pr.ID, b.m.UUID, b.sb.Layout)
+	copies, err := ondisk.ReadStampCopies(ctx, b.store, pr.ID, b.m.UUID, b.sb.Layout)
 	if err != nil {
 		c.found.damage(FoundUnreadable, where, "", "its stamp cannot be read: %v", err)
 		b.usable = false
@@ -328,7 +328,7 @@ func (c *checker) checkStamps(ctx context.Context, b *checkedBacking) {
 // checkVolumeTable looks at both copies of the volume table.
 func (c *checker) checkVolumeTable(ctx context.Context, b *checkedBacking) {
 	where, pr := b.spec.Path, c.state.Pool
-	copies, err := ondisk.InspectVolumeTable(ctx, b.store, b.sb.Layout, pr.ID)
+	copies, err := ondisk.ReadVolumeTableCopies(ctx, b.store, b.sb.Layout, pr.ID)
 	if err != nil {
 		c.found.damage(FoundUnreadable, where, "", "its volume table cannot be read: %v", err)
 		return
@@ -412,7 +412,7 @@ func (c *checker) checkLost(ctx context.Context, m extentmap.Member, b *checkedB
 		c.found.damage(FoundSuperblockLost, where, mendRebuild, "neither copy of its superblock is valid")
 		return
 	}
-	copies, err := ondisk.InspectStamps(ctx, b.store, pr.ID, m.UUID, l)
+	copies, err := ondisk.ReadStampCopies(ctx, b.store, pr.ID, m.UUID, l)
 	ours := err == nil && (copies[0].State == ondisk.CopyValid || copies[1].State == ondisk.CopyValid)
 	if !ours || m.State == extentmap.MemberFailed {
 		c.found.damage(FoundSuperblockLost, where, "", "neither copy of its superblock is valid, and nothing proves that it is backing %d", m.ID)

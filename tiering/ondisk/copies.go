@@ -38,9 +38,9 @@ type SuperblockCopy struct {
 	which uint8
 }
 
-// InspectSuperblock returns both copies, front and end, each as it is. The end copy
+// ReadSuperblockCopies returns both copies, front and end, each as it is. The end copy
 // is looked for where the front one says, or else at the end of the Store.
-func InspectSuperblock(ctx context.Context, st backing.Store) [2]SuperblockCopy {
+func ReadSuperblockCopies(ctx context.Context, st backing.Store) [2]SuperblockCopy {
 	look := func(which uint8, off int64) SuperblockCopy {
 		c := readCopy(ctx, st, off, which)
 		place := map[uint8]string{copyFront: "front", copyEnd: "end"}[which]
@@ -85,8 +85,8 @@ type StampCopy struct {
 	Stamp      Stamp // if valid
 }
 
-// InspectStamps returns both blocks of the stamp, each as it is.
-func InspectStamps(ctx context.Context, st backing.Store, poolID, backingUUID uuid.UUID, l Layout) (copies [2]StampCopy, err error) {
+// ReadStampCopies returns both blocks of the stamp, each as it is.
+func ReadStampCopies(ctx context.Context, st backing.Store, poolID, backingUUID uuid.UUID, l Layout) (copies [2]StampCopy, err error) {
 	seed := append(poolID[:], backingUUID[:]...)
 	for i, off := range l.StampOffset {
 		b, state, err := readStructure(ctx, st, off, blockSize, stampMagic, seed)
@@ -134,8 +134,8 @@ type VolumeTableCopy struct {
 	Length int64       // of what is there, bytes
 }
 
-// InspectVolumeTable returns both copies of the volume table, each as it is.
-func InspectVolumeTable(ctx context.Context, st backing.Store, l Layout, poolID uuid.UUID) (copies [2]VolumeTableCopy, err error) {
+// ReadVolumeTableCopies returns both copies of the volume table, each as it is.
+func ReadVolumeTableCopies(ctx context.Context, st backing.Store, l Layout, poolID uuid.UUID) (copies [2]VolumeTableCopy, err error) {
 	found, err := readVolumeCopies(ctx, st, l, poolID)
 	if err != nil {
 		return copies, fmt.Errorf("read volume table: %w", err)
