@@ -6,6 +6,7 @@ import (
 	"syscall"
 
 	"tierd/tiering/extentmap"
+	"tierd/tiering/ondisk"
 )
 
 // Errors of the pool. What a client is told over NBD follows from the errno a
@@ -65,6 +66,17 @@ type classed struct {
 }
 
 func (e *classed) Unwrap() []error { return []error{e.error, e.class} }
+
+// advise adds to an error of a format what to do about it.
+func advise(err error) error {
+	switch {
+	case errors.Is(err, extentmap.ErrNewerFormat), errors.Is(err, ondisk.ErrNewerFormat):
+		return fmt.Errorf("%w; use the version of tierd that wrote it, or a later one", err)
+	case errors.Is(err, extentmap.ErrReadOnlyFormat), errors.Is(err, ondisk.ErrReadOnlyFormat):
+		return fmt.Errorf("%w; use the version of tierd that wrote it, or a later one, or start with --read-only", err)
+	}
+	return err
+}
 
 func refuse(format string, args ...any) error {
 	return &classed{fmt.Errorf(format, args...), ErrRefused}

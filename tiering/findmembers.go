@@ -138,16 +138,22 @@ func (op *opening) tryCandidate(ctx context.Context, spec BackingSpec) error {
 	sb, err := ondisk.ReadSuperblock(ctx, st)
 	if errors.Is(err, ondisk.ErrNoSuperblock) {
 		op.warn = append(op.warn, fmt.Sprintf("backing %s is configured, but carries no superblock and is not part of the pool", spec.Path))
+		if op.why != nil {
+			op.why[spec.Path] = errNotOurs
+		}
 		return nil
 	}
+	if errors.Is(err, ondisk.ErrShort) {
+		return fmt.Errorf("backing %s: %w; give it back its size, or take it away and start with --degraded", spec.Path, err)
+	}
 	if err != nil {
-		return fmt.Errorf("backing %s: %w", spec.Path, err)
+		return advise(fmt.Errorf("backing %s: %w", spec.Path, err))
 	}
 	if err := sb.Features.Check(op.o.ReadOnly); err != nil {
-		return fmt.Errorf("backing %s: %w", spec.Path, err)
+		return advise(fmt.Errorf("backing %s: %w", spec.Path, err))
 	}
 	if sb.PoolID != op.state.Pool.ID {
-		return refuse("backing %s belongs to pool %s, not to %s", spec.Path, sb.PoolID, op.state.Pool.ID)
+		return refuse("backing %s belongs to pool %s, not to %s; take it out of the configuration, or name that pool's metadata", spec.Path, sb.PoolID, op.state.Pool.ID)
 	}
 	if other := op.found[sb.Backing]; other != nil {
 		return refuse("backings %s and %s are copies of each other (id %d); take one away", other.spec.Path, spec.Path, sb.Backing)
@@ -162,22 +168,22 @@ func (op *opening) checkMember(ctx context.Context, m extentmap.Member, c *candi
 	pr := op.state.Pool
 	switch {
 	case c.sb.BackingUUID != m.UUID:
-		return refuse("backing %s has the id of another one (%s instead of %s)", c.spec.Path, c.sb.BackingUUID, m.UUID)
+		return refuse("backing %s has the id of another one (%s instead of %s); take it out of the configuration", c.spec.Path, c.sb.BackingUUID, m.UUID)
 	case c.store.Size() < c.sb.Layout.Size:
-		return refuse("backing %s has %d bytes, and %d by its superblock: it was cut off", c.spec.Path, c.store.Size(), c.sb.Layout.Size)
+		return refuse("backing %s has %d bytes, and %d by its superblock: it was cut off; give it back its size, or take it away and start with --degraded", c.spec.Path, c.store.Size(), c.sb.Layout.Size)
 	case c.sb.Incarnation < m.Incarnation:
-		return refuse("backing %s is an old copy (incarnation %d, the pool knows %d)", c.spec.Path, c.sb.Incarnation, m.Incarnation)
+		return refuse("backing %s is an old copy (incarnation %d, the pool knows %d); attach the original, or take the copy away and start with --degraded", c.spec.Path, c.sb.Incarnation, m.Incarnation)
 	case mutant.On(mutant.OldMapAccepted):
 		return nil
 	case c.sb.Incarnation > pr.Incarnation:
-		return refuse("metadata %s is older than backing %s (incarnation %d against %d): it was restored from a copy", op.o.Metadata, c.spec.Path, pr.Incarnation, c.sb.Incarnation)
+		return refuse("metadata %s is older than backing %s (incarnation %d against %d): it was restored from a copy; put the original back, or move the copy away and run tierctl pool rebuild", op.o.Metadata, c.spec.Path, pr.Incarnation, c.sb.Incarnation)
 	}
 	stamp, err := ondisk.NewStamps(c.store, pr.ID, m.UUID, c.sb.Layout).Read(ctx)
 	if err != nil {
 		return fmt.Errorf("backing %s: read stamp: %w", c.spec.Path, err)
 	}
 	if stamp.Commit > pr.Commit {
-		return refuse("metadata %s is older than backing %s (commit %d against %d): it was restored from a copy", op.o.Metadata, c.spec.Path, pr.Commit, stamp.Commit)
+		return refuse("metadata %s is older than backing %s (commit %d against %d): it was restored from a copy; put the original back, or move the copy away and run tierctl pool rebuild", op.o.Metadata, c.spec.Path, pr.Commit, stamp.Commit)
 	}
 	return nil
 }

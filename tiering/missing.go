@@ -68,6 +68,9 @@ func isAbsent(err error) bool {
 // errNoMedium reports whether a drive is there without a disk in it.
 func errNoMedium(err error) bool { return errors.Is(err, syscall.ENOMEDIUM) }
 
+// errNotOurs is why a backing is missing at whose path there is something else.
+var errNotOurs = errors.New("what is at its path has no superblock")
+
 // judgeMissing decides whether to go on without the backings that are missing, and
 // says what to do if not.
 func (op *opening) judgeMissing() error {

@@ -58,7 +58,7 @@ func Open(ctx context.Context, o Options) (*Pool, error) {
 		return nil, refuse("there is no pool at %s; pool create makes one", o.Metadata)
 	}
 	if err != nil {
-		return nil, lockedBy(o.Metadata, err)
+		return nil, advise(lockedBy(o.Metadata, err))
 	}
 	op := &opening{o: o, db: db, found: make(map[extent.BackingID]*candidate)}
 	p, err := op.run(ctx)
@@ -125,7 +125,7 @@ func (op *opening) run(ctx context.Context) (*Pool, error) {
 		return nil, refuse("the creation of the pool in %s was not finished; run pool create again", op.o.Metadata)
 	}
 	if err := ondisk.Features(pr.Features).Check(op.o.ReadOnly); err != nil {
-		return nil, fmt.Errorf("metadata %s: %w", op.o.Metadata, err)
+		return nil, advise(fmt.Errorf("metadata %s: %w", op.o.Metadata, err))
 	}
 	if err := op.findMembers(ctx); err != nil {
 		return nil, err

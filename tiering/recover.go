@@ -64,7 +64,7 @@ func (op *opening) readLog() error {
 	switch {
 	case err == nil:
 	case errors.Is(err, stagedlog.ErrMapOlder):
-		return refuse("metadata %s is older than its staged log: it was restored from a copy", op.o.Metadata)
+		return refuse("metadata %s is older than its staged log: it was restored from a copy; put the original back, or move the copy away and run tierctl pool rebuild", op.o.Metadata)
 	case errors.Is(err, fs.ErrNotExist):
 		op.void = "it does not exist"
 	case errors.Is(err, stagedlog.ErrGap):

@@ -187,7 +187,7 @@ func TestDaemonRefusesWhatItFindsOnDisk(t *testing.T) {
 		}, "tierd: open pool: there is no pool at S/pool.db; pool create makes one"},
 		{"backing missing", func(s *site) {
 			_ = os.Remove(s.path("sata0.img"))
-		}, "tierd: open pool: backing S/sata0.img of tier sata is missing (id 2, ...)"},
+		}, "tierd: open pool: backing S/sata0.img of tier sata is missing (id 2, ...)...; attach it again, or start tierd with --degraded: ..."},
 		{"backing cut off", func(s *site) {
 			if err := os.Truncate(s.path("sata0.img"), 40*mib); err != nil {
 				s.t.Fatal(err)
@@ -200,10 +200,10 @@ func TestDaemonRefusesWhatItFindsOnDisk(t *testing.T) {
 				s.t.Fatal(err)
 			}
 			swap(s, s.path("sata0.img"), data)
-		}, "tierd: open pool: backing S/sata0.img belongs to pool ..., not to ..."},
+		}, "tierd: open pool: backing S/sata0.img belongs to pool ..., not to ...; take it out of the configuration, or name that pool's metadata"},
 		{"backing overwritten", func(s *site) {
 			swap(s, s.path("sata0.img"), make([]byte, 64*mib))
-		}, "tierd: open pool: backing S/sata0.img of tier sata is missing (id 2, ...)"},
+		}, "tierd: open pool: backing S/sata0.img of tier sata is missing (id 2, ...)...; attach it again, or start tierd with --degraded: ..."},
 		{"two copies of a backing", func(s *site) {
 			data, err := os.ReadFile(s.path("ssd0.img"))
 			if err != nil {
@@ -219,7 +219,7 @@ func TestDaemonRefusesWhatItFindsOnDisk(t *testing.T) {
 			}
 			s.start().stop()
 			swap(s, s.path("pool.db"), data)
-		}, "tierd: open pool: metadata S/pool.db is older than backing S/ssd0.img (incarnation 1 against 2): it was restored from a copy"},
+		}, "tierd: open pool: metadata S/pool.db is older than backing S/ssd0.img (incarnation 1 against 2): it was restored from a copy; put the original back, or move the copy away and run tierctl pool rebuild"},
 		{"old copy of a backing", func(s *site) {
 			data, err := os.ReadFile(s.path("ssd0.img"))
 			if err != nil {
@@ -227,7 +227,7 @@ func TestDaemonRefusesWhatItFindsOnDisk(t *testing.T) {
 			}
 			s.start().stop()
 			swap(s, s.path("ssd0.img"), data)
-		}, "tierd: open pool: backing S/ssd0.img is an old copy (incarnation 1, the pool knows 2)"},
+		}, "tierd: open pool: backing S/ssd0.img is an old copy (incarnation 1, the pool knows 2); attach the original, or take the copy away and start with --degraded"},
 		{"metadata is text", func(s *site) {
 			swap(s, s.path("pool.db"), []byte(strings.Repeat("not a database\n", 5000)))
 		}, "tierd: open pool: ...metadata S/pool.db: ...not..."},
