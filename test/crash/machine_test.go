@@ -182,8 +182,9 @@ func (m *machine) settled() error {
 		if m.pool.Info().Healed < 1 {
 			return false
 		}
-		for _, t := range m.pool.Tiers() {
-			if c := t.Slots; c.Free+c.Cleaning != 0 {
+		for _, b := range m.pool.Backings() {
+			// One that is being emptied has no use for clean slots.
+			if c := b.Slots; c.Free+c.Cleaning != 0 && !b.Draining {
 				return false
 			}
 		}

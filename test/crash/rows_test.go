@@ -1,5 +1,7 @@
 package crash
 
+import "tierd/tiering"
+
 // row is an operation whose crash points are enumerated.
 type row struct {
 	name  string
@@ -29,6 +31,7 @@ var rows = []row{
 	{name: "volume create", shape: small, do: createVolume},
 	{name: "volume grow", shape: small, do: growVolume},
 	{name: "volume delete", shape: small, do: deleteVolume},
+	{name: "backing drain", shape: small, do: drainBacking},
 	{name: "pool create", shape: small, do: createPool, bare: true, makes: true},
 	{name: "stop and start", shape: small, do: stopAndStart},
 	{name: "recovery", shape: small, do: recovery, bare: true, crashed: &mixedRow},
@@ -197,6 +200,52 @@ func deleteVolume(r *run) {
 			r.write(v0, off, n, r.oneIn(4))
 			if r.oneIn(3) {
 				r.flush(v0)
+			}
+		}
+	})
+}
+
+// drainBacking empties backings while both volumes are written to, with a pause or a
+// change of mind on the way.
+func drainBacking(r *run) {
+	writer := func(name string) func(*run) {
+		return func(r *run) {
+			for range 8 {
+				off, n := r.span(name)
+				r.write(name, off, n, r.oneIn(4))
+				if r.oneIn(4) {
+					r.flush(name)
+				}
+			}
+		}
+	}
+	r.beside(writer(v0), writer(v1), func(r *run) {
+		for _, at := range []string{path(0, 0), path(1, r.rnd.IntN(2))} {
+			order := func(a tiering.DrainAction) {
+				if err := r.pool.Drain(ctx, at, a, nil, false); err != nil {
+					r.failed("drain %s: %s: %v", at, a, err)
+				}
+			}
+			order(tiering.DrainStart)
+			switch r.rnd.IntN(3) {
+			case 0:
+				order(tiering.DrainPause)
+				order(tiering.DrainResume)
+			case 1:
+				order(tiering.DrainCancel)
+				continue
+			}
+			// It is empty, or there is no room for what is left.
+			err := r.await("the drain of "+at, func() bool {
+				for _, b := range r.pool.Backings() {
+					if b.Path == at {
+						return b.Drain.State == tiering.DrainEmpty || b.Drain.State == tiering.DrainStuck
+					}
+				}
+				return true
+			})
+			if err != nil {
+				r.failed("%v", err)
 			}
 		}
 	})
