@@ -240,7 +240,11 @@ func (x *matrix) judgeRebuild(s *state, m *machine) error {
 	if s.made > s.at {
 		return nil // there is no pool yet
 	}
-	for _, path := range []string{m.metadata(), m.metadata() + ".log"} {
+	lost := []string{m.metadata()}
+	if s.rnd.IntN(8) == 0 { // a new one takes long to fill
+		lost = append(lost, m.metadata()+".log")
+	}
+	for _, path := range lost {
 		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}

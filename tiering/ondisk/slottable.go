@@ -183,8 +183,9 @@ func (t *SlotTable) Scan(ctx context.Context, fn func(slot extent.Slot, e SlotEn
 // ScanRange is Scan of up to n slots from this one on.
 func (t *SlotTable) ScanRange(ctx context.Context, from extent.Slot, n uint32, fn func(slot extent.Slot, e SlotEntry, valid bool) bool) error {
 	end := min(int64(from)+int64(n), int64(t.layout.Slots))
-	buf := alignedBytes(runBlocks * blockSize)
-	for first := int64(from) / entriesPerBlock * entriesPerBlock; first < end; first += runBlocks * entriesPerBlock {
+	first := int64(from) / entriesPerBlock * entriesPerBlock
+	buf := alignedBytes(min(runBlocks*blockSize, roundUp(int(max(end-first, 0))*entrySize)))
+	for ; first < end; first += runBlocks * entriesPerBlock {
 		n := min(end-first, runBlocks*entriesPerBlock)
 		run := buf[:roundUp(int(n)*entrySize)]
 		t.mu.Lock()
