@@ -159,8 +159,7 @@ func (r *Run) step() {
 		r.delete(ctx)
 	case k < 95:
 		r.note("close, open")
-		r.w.Close()
-		r.w.Check()
+		r.closeAndCheck()
 		for _, s := range r.shadows {
 			s.Flushed()
 		}
@@ -278,11 +277,30 @@ func (r *Run) delete(ctx context.Context) {
 	delete(r.shadows, name)
 }
 
+// closeAndCheck stops the pool cleanly. Its metadata have to be in order, and to
+// come back from the backings alone.
+func (r *Run) closeAndCheck() {
+	r.w.Close()
+	r.w.Check()
+	if r.rnd.IntN(2) == 0 {
+		if err := r.w.CheckRebuild(); err != nil {
+			r.fail(err)
+		}
+	}
+}
+
 func (r *Run) cut() {
 	keep := []float64{0, 0.5, 1}[r.rnd.IntN(3)]
 	seed := r.rnd.Uint64()
-	r.note("cut keep %v seed %d, open", keep, seed)
+	lose := r.rnd.IntN(2) == 0
+	r.note("cut keep %v seed %d, metadata lost %v, open", keep, seed, lose)
+	if lose {
+		r.w.AwaitHealed()
+	}
 	r.w.Cut(seed, keep)
+	if lose {
+		r.w.LoseMetadata()
+	}
 	r.w.Open()
 	for name, s := range r.shadows {
 		if err := s.Lost(r.all(name)); err != nil {
@@ -314,8 +332,7 @@ func (r *Run) CheckAll() {
 			}
 		}
 		r.note("close, open")
-		r.w.Close()
-		r.w.Check()
+		r.closeAndCheck()
 		r.w.Open()
 	}
 	r.w.Close()
