@@ -18,7 +18,7 @@ import (
 func (w *World) rebuildInto(path string) {
 	w.t.Helper()
 	o := tiering.RebuildOptions{Metadata: path, OpenStore: w.openStore}
-	for p := range w.at {
+	for p := range w.paths {
 		o.Backings = append(o.Backings, tiering.BackingSpec{Path: p})
 	}
 	if _, err := tiering.Rebuild(context.Background(), o); err != nil {
