@@ -16,7 +16,6 @@ import (
 )
 
 // A CrashProfile is what a CrashRun does.
-
 type CrashProfile struct {
 	Epochs   int           // opens, each of which ends in a crash, or now and then in a clean stop
 	Workers  int           // goroutines that change and flush volumes
@@ -25,6 +24,8 @@ type CrashProfile struct {
 	Ops      int           // of each worker in an epoch
 	Instants int           // moments of an epoch whose crashes are judged
 	Dawdle   time.Duration // how long a slow write to a backing takes, at most
+	Hot      bool          // few extents: whoever moves one meets those who write it
+	Rebuilds int           // of so many Instants, one is judged by a rebuild without the map
 	Faults   bool          // a sync or a commit fails in the last epochs
 	Patience time.Duration // how long an operation may take before it counts as hanging
 }
@@ -32,16 +33,21 @@ type CrashProfile struct {
 var (
 	// RandomCrashes: long epochs with much going on at once, cut at many moments.
 	RandomCrashes = CrashProfile{
-		Epochs: 4, Workers: 4, Readers: 1, Movers: 2, Ops: 60, Instants: 8, Dawdle: 300 * time.Microsecond, Patience: time.Minute,
+		Epochs: 4, Workers: 4, Readers: 1, Movers: 2, Ops: 60, Instants: 8, Rebuilds: 3, Dawdle: 300 * time.Microsecond,
+		Patience: time.Minute,
+	}
+	// Moving: writes and moves of the same few extents, and the tables they leave.
+	Moving = CrashProfile{
+		Epochs: 3, Workers: 3, Movers: 3, Ops: 60, Instants: 12, Rebuilds: 1, Hot: true, Dawdle: 300 * time.Microsecond,
+		Patience: time.Minute,
 	}
 	// Boots: many short epochs, so that what one boot leaves meets the next ones.
-	Boots = CrashProfile{Epochs: 12, Workers: 1, Movers: 1, Ops: 12, Instants: 2, Patience: time.Minute}
+	Boots = CrashProfile{Epochs: 12, Workers: 1, Movers: 1, Ops: 12, Instants: 2, Rebuilds: 3, Patience: time.Minute}
 	// Faulty: a backing's sync or a commit fails before the crashes.
-	Faulty = CrashProfile{Epochs: 4, Workers: 3, Movers: 1, Ops: 25, Instants: 6, Faults: true, Patience: time.Minute}
+	Faulty = CrashProfile{Epochs: 4, Workers: 3, Movers: 1, Ops: 25, Instants: 6, Rebuilds: 3, Faults: true, Patience: time.Minute}
 )
 
 // CrashCounts are what CrashRuns have done.
-
 type CrashCounts struct {
 	Ops, Epochs, Stops   int
 	Kills, Cuts          int // states judged
@@ -71,11 +77,8 @@ func (c CrashCounts) String() string {
 }
 
 // A CrashRun is one random life of a pool over many opens. Of each epoch it takes some
-
 // Instants, judges what a kill and what a power cut at each of them leaves, and goes
-
 // on from one of these.
-
 type CrashRun struct {
 	t    testing.TB
 	w    *World
@@ -103,7 +106,6 @@ type CrashRun struct {
 }
 
 // crashVolume is a volume with what may become of it.
-
 type crashVolume struct {
 	name            string
 	led             *ledger
@@ -122,7 +124,6 @@ type sizeChange struct {
 const crashExtent = 64 << 10
 
 // NewCrashRun makes a pool for a run.
-
 func NewCrashRun(t testing.TB, prof CrashProfile, seed uint64) *CrashRun {
 	t.Helper()
 	r := &CrashRun{
@@ -130,6 +131,9 @@ func NewCrashRun(t testing.TB, prof CrashProfile, seed uint64) *CrashRun {
 		deaf: make(map[string]uint64), faultAt: make(map[string]int), events: 400,
 	}
 	cfg := Config{ExtentSize: crashExtent, Slots: [][]int{{5}, {4, 6}, {14}}, Volumes: []int64{12 * crashExtent, 5*crashExtent + 4096}}
+	if prof.Hot {
+		cfg = Config{ExtentSize: crashExtent, Slots: [][]int{{3}, {2, 2}, {4}}, Volumes: []int64{3 * crashExtent, 2 * crashExtent}}
+	}
 	r.w = NewWorld(t, cfg, func(o *tiering.Options) {
 		o.Fault = r.newFault()
 		o.RoundInterval = 20 * time.Millisecond
@@ -170,12 +174,7 @@ func (r *CrashRun) fail(err error) {
 	r.t.Fatalf("MODEL_SEED=%d: %v\n%v", r.seed, err, r.Counts)
 }
 
-// newFault returns the hook of one open: the commit that is to fail does, and any
-
-// other after it shows that the metadata is still used.
-
 // Run makes the epochs and checks each.
-
 func (r *CrashRun) Run() {
 	r.t.Helper()
 	for e := range r.prof.Epochs {
@@ -187,8 +186,6 @@ func (r *CrashRun) Run() {
 	}
 	r.w.drop()
 }
-
-// armFault makes a sync or a commit of the next epoch fail, if there are as many.
 
 func (r *CrashRun) epoch(e int) {
 	r.t.Helper()
@@ -246,12 +243,7 @@ func (r *CrashRun) epoch(e int) {
 	r.resume(next, end, clean && next == last)
 }
 
-// setServing lets faults strike, or takes back those that have not.
-
-// anyFailure reports whether a fault has struck.
-
 // open opens the pool; what is in it has been judged.
-
 func (r *CrashRun) open() {
 	r.t.Helper()
 	r.w.Open()
@@ -282,63 +274,3 @@ func (r *CrashRun) awaitHealed() {
 	}
 	r.healed = r.tick()
 }
-
-// work lets all goroutines run. It returns an Instant before the last changes, if
-
-// the epoch has one.
-
-// oldInstant takes an Instant of the open pool. Nothing else goes on.
-
-// pick returns a volume that is not being deleted.
-
-// permitted reports whether an operation may fail like that.
-
-// change makes one random change of a random volume, or a flush.
-
-// spanOf returns a random range of whole sectors of size bytes.
-
-// administer makes, grows or deletes a volume.
-
-// checkIDs looks whether an id names the volume that it named before.
-
-// wrap is what stands between the pool and a store: it may be slow, write whole
-
-// blocks alone, and fail to sync.
-
-// WriteAt implements backing.Store. A part of a block is written by reading the
-
-// block, changing it, and writing it.
-
-// Sync implements backing.Store. Once it has failed, the kernel holds for clean what
-
-// it could not write: later calls succeed, and make nothing durable.
-
-// ruleAt says what a reader may rely on after w ended like that at an Instant.
-
-// failedBefore reports whether something had failed by an Instant.
-
-// judge looks at what a crash at an Instant leaves: by opening it, by opening it,
-
-// killing that and opening it again, by the offline check, and by a rebuild without
-
-// the map.
-
-// inspect opens w and compares all volumes. It reports whether anything answered is
-
-// lost.
-
-// compare reads a volume of a pool that crashed at an Instant and judges whether it
-
-// has to be there, and its size. It is not there if no error is returned and there is
-
-// false.
-
-// resume goes on from what a crash at an Instant leaves.
-
-// tryOldMap puts the metadata file of an earlier Instant in the place of that of a
-
-// later one. If a backing was synced after a later commit, it must be refused.
-
-// judgeRebuilt takes the metadata away and has it made anew from the backings: what
-
-// was flushed is there.

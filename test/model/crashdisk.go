@@ -12,6 +12,8 @@ import (
 	"tierd/tiering/extentmap"
 )
 
+// newFault returns the hook of one open: the commit that is to fail does, and any
+// other after it shows that the metadata is still used.
 func (r *CrashRun) newFault() tiering.MetadataFault {
 	count, failed := 0, false
 	after := r.rnd.IntN(2) == 0
@@ -36,6 +38,7 @@ func (r *CrashRun) newFault() tiering.MetadataFault {
 	}
 }
 
+// armFault makes a sync or a commit of the next epoch fail, if there are as many.
 func (r *CrashRun) armFault() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -51,6 +54,7 @@ func (r *CrashRun) armFault() {
 	r.faultAt[paths[r.rnd.IntN(len(paths))]] = 1 + r.rnd.IntN(12)
 }
 
+// setServing lets faults strike, or takes back those that have not.
 func (r *CrashRun) setServing(on bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -60,12 +64,15 @@ func (r *CrashRun) setServing(on bool) {
 	}
 }
 
+// anyFailure reports whether a fault has struck.
 func (r *CrashRun) anyFailure() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.failed || len(r.deaf) > 0
 }
 
+// wrap is what stands between the pool and a store: it may be slow, write whole
+// blocks alone, and fail to sync.
 func (r *CrashRun) wrap(path string, s backing.Store) backing.Store {
 	return &crashDisk{Store: s, r: r, path: path, blocks: path == "/t1/b0"}
 }
@@ -83,6 +90,8 @@ func (d *crashDisk) dawdle() {
 	}
 }
 
+// WriteAt implements backing.Store. A part of a block is written by reading the
+// block, changing it, and writing it.
 func (d *crashDisk) WriteAt(ctx context.Context, p []byte, off int64) error {
 	d.dawdle()
 	from, to := off/block*block, (off+int64(len(p))+block-1)/block*block
@@ -98,6 +107,20 @@ func (d *crashDisk) WriteAt(ctx context.Context, p []byte, off int64) error {
 	return d.Store.WriteAt(ctx, whole, from)
 }
 
+// Zero implements backing.Store.
+func (d *crashDisk) Zero(ctx context.Context, off, n int64) error {
+	d.dawdle()
+	return d.Store.Zero(ctx, off, n)
+}
+
+// Discard implements backing.Store.
+func (d *crashDisk) Discard(ctx context.Context, off, n int64) error {
+	d.dawdle()
+	return d.Store.Discard(ctx, off, n)
+}
+
+// Sync implements backing.Store. Once it has failed, the kernel holds for clean what
+// it could not write: later calls succeed, and make nothing durable.
 func (d *crashDisk) Sync(ctx context.Context) error {
 	d.dawdle()
 	r := d.r

@@ -11,6 +11,8 @@ import (
 	"tierd/tiering"
 )
 
+// work lets all goroutines run. It returns an Instant before the last changes, if
+// the epoch has one.
 func (r *CrashRun) work() (old *Instant) {
 	var movers, workers sync.WaitGroup
 	stop := make(chan struct{})
@@ -60,6 +62,7 @@ func (r *CrashRun) work() (old *Instant) {
 	return old
 }
 
+// oldInstant takes an Instant of the open pool. Nothing else goes on.
 func (r *CrashRun) oldInstant() *Instant {
 	s := r.w.instants
 	in := &Instant{before: s.tick(), commit: s.commit.Load()}
@@ -74,6 +77,7 @@ func (r *CrashRun) oldInstant() *Instant {
 	return in
 }
 
+// pick returns a volume that is not being deleted.
 func (r *CrashRun) pick(rnd *rand.Rand) *crashVolume {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -93,6 +97,7 @@ func (r *CrashRun) context() (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.Background(), r.prof.Patience)
 }
 
+// permitted reports whether an operation may fail like that.
 func (r *CrashRun) permitted(err error) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -105,6 +110,7 @@ func (r *CrashRun) permitted(err error) bool {
 	return errors.Is(err, tiering.ErrNoSpace) || errors.Is(err, tiering.ErrClosed) || errors.Is(err, tiering.ErrNotFound)
 }
 
+// change makes one random change of a random volume, or a flush.
 func (r *CrashRun) change(rnd *rand.Rand) {
 	v := r.pick(rnd)
 	if v == nil {
@@ -162,6 +168,7 @@ func (r *CrashRun) flush(ctx context.Context, v *crashVolume) {
 	}
 }
 
+// spanOf returns a random range of whole sectors of size bytes.
 func spanOf(rnd *rand.Rand, size int64) (off, n int64) {
 	off = rnd.Int64N(size/sector) * sector
 	switch rnd.IntN(6) {
@@ -231,6 +238,7 @@ func (r *CrashRun) readLoop(rnd *rand.Rand, stop chan struct{}) {
 	}
 }
 
+// administer makes, grows or deletes a volume.
 func (r *CrashRun) administer(rnd *rand.Rand) {
 	ctx, cancel := r.context()
 	defer cancel()

@@ -11,6 +11,7 @@ import (
 	"tierd/tiering/extentmap"
 )
 
+// checkIDs looks whether an id names the volume that it named before.
 func (r *CrashRun) checkIDs() {
 	r.t.Helper()
 	db, err := extentmap.Open(r.w.metadata(), extentmap.Options{ReadOnly: true})
@@ -26,6 +27,7 @@ func (r *CrashRun) checkIDs() {
 	}
 }
 
+// ruleAt says what a reader may rely on after w ended like that at an Instant.
 func ruleAt(in *Instant, end ending) rule {
 	must := func(c *change) bool { return c.ended != 0 && c.ended < in.before }
 	if end.loses() {
@@ -34,6 +36,7 @@ func ruleAt(in *Instant, end ending) rule {
 	return rule{must, func(c *change) bool { return c.begun < in.after }}
 }
 
+// failedBefore reports whether something had failed by an Instant.
 func (r *CrashRun) failedBefore(in *Instant) bool {
 	for _, at := range r.deaf {
 		if at < in.after {
@@ -43,6 +46,9 @@ func (r *CrashRun) failedBefore(in *Instant) bool {
 	return r.failed
 }
 
+// judge looks at what a crash at an Instant leaves: by opening it, by opening it,
+// killing that and opening it again, by the offline check, and by a rebuild without
+// the map.
 func (r *CrashRun) judge(in *Instant, end ending) {
 	r.t.Helper()
 	what := fmt.Sprintf("%v at event %d", end, in.event)
@@ -68,7 +74,7 @@ func (r *CrashRun) judge(in *Instant, end ending) {
 	if r.rnd.IntN(2) == 0 && !broken { // a failed backing counts as damage
 		w.Check()
 	}
-	if r.rnd.IntN(3) == 0 && r.healed != 0 && r.healed < in.before && !broken {
+	if r.rnd.IntN(r.prof.Rebuilds) == 0 && r.healed != 0 && r.healed < in.before && !broken {
 		r.judgeRebuilt(in, end, c)
 	}
 	lost := r.inspect(w, in, end, what)
@@ -90,6 +96,8 @@ func (r *CrashRun) randomCut() crashstore.Cut {
 	return crashstore.Cut{Seed: int64(r.rnd.Uint64() >> 1), Keep: []float64{0, 0.3, 0.7, 1}[r.rnd.IntN(4)]}
 }
 
+// inspect opens w and compares all volumes. It reports whether anything answered is
+// lost.
 func (r *CrashRun) inspect(w *World, in *Instant, end ending, what string) (lost bool) {
 	r.t.Helper()
 	w.Open()
@@ -105,6 +113,9 @@ func (r *CrashRun) inspect(w *World, in *Instant, end ending, what string) (lost
 	return lost
 }
 
+// compare reads a volume of a pool that crashed at an Instant and judges whether it
+// has to be there, and its size. It is not there if no error is returned and there is
+// false.
 func (r *CrashRun) compare(p *tiering.Pool, v *crashVolume, in *Instant, with func([]byte) error) (there bool, err error) {
 	tv, err := p.Volume(v.name)
 	if err != nil {
@@ -137,6 +148,7 @@ func (r *CrashRun) compare(p *tiering.Pool, v *crashVolume, in *Instant, with fu
 	return true, with(data)
 }
 
+// resume goes on from what a crash at an Instant leaves.
 func (r *CrashRun) resume(in *Instant, end ending, clean bool) {
 	r.t.Helper()
 	if end == reattach {
@@ -161,9 +173,13 @@ func (r *CrashRun) resume(in *Instant, end ending, clean bool) {
 	// next epoch do not see.
 	look := w.crashed(w.nowInstant(), kill, crashstore.Cut{})
 	look.Open()
+	lost := false
 	var live []*crashVolume
 	for _, v := range r.vols {
-		there, err := r.compare(look.Pool, v, in, func(p []byte) error { return v.led.adopt(p, ruleAt(in, end), in.before, now) })
+		there, err := r.compare(look.Pool, v, in, func(p []byte) error {
+			lost = lost || v.led.lost(p, in.before)
+			return v.led.adopt(p, ruleAt(in, end), in.before, now)
+		})
 		if err != nil {
 			r.fail(fmt.Errorf("%v at event %d, going on: volume %s: %w", end, in.event, v.name, err))
 		}
@@ -176,9 +192,14 @@ func (r *CrashRun) resume(in *Instant, end ending, clean bool) {
 		live = append(live, v)
 	}
 	r.vols = live
+	if lost && in.before > r.opened && !r.anyFailure() && look.Pool.Continuity() == r.continuity {
+		r.fail(fmt.Errorf("%v at event %d: answered data is lost, and the continuity id is the same", end, in.event))
+	}
 	look.drop()
 }
 
+// tryOldMap puts the metadata file of an earlier Instant in the place of that of a
+// later one. If a backing was synced after a later commit, it must be refused.
 func (r *CrashRun) tryOldMap(old, last *Instant) {
 	r.t.Helper()
 	known := false
@@ -204,6 +225,8 @@ func (r *CrashRun) tryOldMap(old, last *Instant) {
 	}
 }
 
+// judgeRebuilt takes the metadata away and has it made anew from the backings: what
+// was flushed is there.
 func (r *CrashRun) judgeRebuilt(in *Instant, end ending, c crashstore.Cut) {
 	r.t.Helper()
 	r.Counts.Rebuilt++

@@ -55,11 +55,12 @@ var (
 	crowded = checkerSuite("crowded", Crowded)
 	roaming = checkerSuite("roaming", Roaming)
 	random  = crashSuite("random", RandomCrashes)
+	moving  = crashSuite("moving", Moving)
 	boots   = crashSuite("boots", Boots)
 	faulty  = crashSuite("faulty", Faulty)
 	dueling = suite{"duels", func(t *testing.T, seed uint64) { duels(t, seed, 5*time.Second, 10*time.Second) }}
 
-	suites = []suite{crowded, roaming, random, boots, faulty, dueling}
+	suites = []suite{crowded, roaming, random, moving, boots, faulty, dueling}
 )
 
 // hunts says which random suite has to notice which mutant. None is a test of its own
@@ -104,11 +105,11 @@ var hunts = []struct {
 	{mutant.NoZeroing, random, true},
 	{mutant.ZeroAfterRelease, random, true},
 	{mutant.CleanAfterUnclean, boots, true},
-	{mutant.CleanBeforeSync, random, true},
+	{mutant.CleanBeforeSync, moving, true},
 
-	{mutant.TableBeforeContent, random, true},
-	{mutant.NoTombstone, random, true},
-	{mutant.ClearBeforeSync, random, true},
+	{mutant.TableBeforeContent, moving, true},
+	{mutant.NoTombstone, moving, true},
+	{mutant.ClearBeforeSync, moving, true},
 	{mutant.NoHeal, boots, true},
 	{mutant.NoVolumeTable, boots, true},
 	{mutant.NoStamps, boots, true},
