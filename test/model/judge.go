@@ -215,7 +215,7 @@ func (r *CrashRun) tryOldMap(old, last *Instant) {
 	r.Counts.OldMaps++
 	mixed := *last
 	mixed.files = maps.Clone(last.files)
-	mixed.files["pool.db"] = old.files["pool.db"]
+	mixed.files[metadataFile] = old.files[metadataFile]
 	w := r.w.crashed(&mixed, kill, crashstore.Cut{})
 	defer w.drop()
 	p, err := tiering.Open(context.Background(), w.options())
@@ -232,6 +232,9 @@ func (r *CrashRun) judgeRebuilt(in *Instant, end ending, c crashstore.Cut) {
 	r.Counts.Rebuilt++
 	bare := *in
 	bare.files = nil
+	if r.rnd.IntN(4) != 0 { // the staged log is still there, most times
+		bare.files = map[string][]byte{logFile: in.files[logFile]}
+	}
 	w := r.w.crashed(&bare, end, c)
 	defer w.drop()
 	o := tiering.RebuildOptions{Metadata: w.metadata(), OpenStore: w.openStore}

@@ -104,7 +104,13 @@ func metadataDir(t testing.TB) string {
 	return t.TempDir()
 }
 
-func (w *World) metadata() string { return filepath.Join(w.dir, "pool.db") }
+// The files in the folder of a World.
+const (
+	metadataFile = "pool.db"
+	logFile      = "pool.db.log"
+)
+
+func (w *World) metadata() string { return filepath.Join(w.dir, metadataFile) }
 
 func (w *World) openStore(_ context.Context, spec tiering.BackingSpec, create, _ bool) (backing.Store, error) {
 	i, ok := w.paths[spec.Path]
