@@ -24,6 +24,7 @@ type CrashProfile struct {
 	Ops      int           // of each worker in an epoch
 	Instants int           // moments of an epoch whose crashes are judged
 	Dawdle   time.Duration // how long a slow write to a backing takes, at most
+	FUA      int           // of so many changes, one is FUA
 	Hot      bool          // few extents: whoever moves one meets those who write it
 	Rebuilds int           // of so many Instants, one is judged by a rebuild without the map
 	Faults   bool          // a sync or a commit fails in the last epochs
@@ -33,18 +34,18 @@ type CrashProfile struct {
 var (
 	// RandomCrashes: long epochs with much going on at once, cut at many moments.
 	RandomCrashes = CrashProfile{
-		Epochs: 4, Workers: 4, Readers: 1, Movers: 2, Ops: 60, Instants: 8, Rebuilds: 3, Dawdle: 300 * time.Microsecond,
+		Epochs: 4, Workers: 4, Readers: 1, Movers: 2, Ops: 60, FUA: 8, Instants: 8, Rebuilds: 3, Dawdle: 300 * time.Microsecond,
 		Patience: time.Minute,
 	}
 	// Moving: writes and moves of the same few extents, and the tables they leave.
 	Moving = CrashProfile{
-		Epochs: 3, Workers: 3, Movers: 3, Ops: 60, Instants: 12, Rebuilds: 1, Hot: true, Dawdle: 300 * time.Microsecond,
+		Epochs: 3, Workers: 3, Movers: 3, Ops: 60, FUA: 2, Instants: 12, Rebuilds: 1, Hot: true, Dawdle: 300 * time.Microsecond,
 		Patience: time.Minute,
 	}
 	// Boots: many short epochs, so that what one boot leaves meets the next ones.
-	Boots = CrashProfile{Epochs: 12, Workers: 1, Movers: 1, Ops: 12, Instants: 2, Rebuilds: 3, Patience: time.Minute}
+	Boots = CrashProfile{Epochs: 12, Workers: 1, Movers: 1, Ops: 12, FUA: 8, Instants: 2, Rebuilds: 3, Patience: time.Minute}
 	// Faulty: a backing's sync or a commit fails before the crashes.
-	Faulty = CrashProfile{Epochs: 4, Workers: 3, Movers: 1, Ops: 25, Instants: 6, Rebuilds: 3, Faults: true, Patience: time.Minute}
+	Faulty = CrashProfile{Epochs: 4, Workers: 3, Movers: 1, Ops: 25, FUA: 8, Instants: 6, Rebuilds: 3, Faults: true, Patience: time.Minute}
 )
 
 // CrashCounts are what CrashRuns have done.
@@ -197,7 +198,7 @@ func (r *CrashRun) epoch(e int) {
 		at = append(at, r.rnd.Int64N(60)+1) // about as many as an open makes
 	}
 	slices.Sort(at)
-	r.w.armInstants(at...)
+	r.w.armInstants(r.prof.Instants/2, at...)
 	begun := r.w.instants.n
 	r.open()
 	if r.rnd.IntN(4) != 0 {

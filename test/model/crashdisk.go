@@ -9,7 +9,9 @@ import (
 
 	"tierd/pkg/backing"
 	"tierd/tiering"
+	"tierd/tiering/extent"
 	"tierd/tiering/extentmap"
+	"tierd/tiering/ondisk"
 )
 
 // newFault returns the hook of one open: the commit that is to fail does, and any
@@ -74,7 +76,11 @@ func (r *CrashRun) anyFailure() bool {
 // wrap is what stands between the pool and a store: it may be slow, write whole
 // blocks alone, and fail to sync.
 func (r *CrashRun) wrap(path string, s backing.Store) backing.Store {
-	return &crashDisk{Store: s, r: r, path: path, blocks: path == "/t1/b0"}
+	d := &crashDisk{Store: s, r: r, path: path, blocks: path == "/t1/b0"}
+	if size, err := extent.NewSize(crashExtent); err == nil {
+		d.layout, _ = ondisk.NewLayout(s.Size(), size)
+	}
+	return d
 }
 
 type crashDisk struct {
@@ -82,6 +88,7 @@ type crashDisk struct {
 	r      *CrashRun
 	path   string
 	blocks bool // writes whole blocks, as direct I/O does
+	layout ondisk.Layout
 }
 
 func (d *crashDisk) dawdle() {
@@ -94,6 +101,9 @@ func (d *crashDisk) dawdle() {
 // block, changing it, and writing it.
 func (d *crashDisk) WriteAt(ctx context.Context, p []byte, off int64) error {
 	d.dawdle()
+	if d.r.prof.Hot && off >= d.layout.SlotTableOffset && off < d.layout.DataOffset && rand.IntN(4) == 0 {
+		d.r.w.soon(rand.Int64N(4))
+	}
 	from, to := off/block*block, (off+int64(len(p))+block-1)/block*block
 	if !d.blocks || to-from == int64(len(p)) || to > d.Size() {
 		return d.Store.WriteAt(ctx, p, off)

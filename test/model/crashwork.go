@@ -124,7 +124,7 @@ func (r *CrashRun) change(rnd *rand.Rand) {
 		return
 	}
 	off, n := spanOf(rnd, v.v.Size())
-	c := &change{fua: rnd.IntN(8) == 0, commit: r.w.instants.commit.Load()}
+	c := &change{fua: rnd.IntN(r.prof.FUA) == 0, commit: r.w.instants.commit.Load()}
 	var p []byte
 	begin := func() *tiering.Mutation { return v.v.BeginWrite(off, n) }
 	switch {

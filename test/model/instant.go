@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -30,10 +31,13 @@ type instants struct {
 	commit atomic.Uint64
 	gate   sync.RWMutex // read: a commit is under way
 
+	mu   sync.Mutex
+	next []int64 // events before which to take one, ascending
+	more int     // that may be asked for by soon
+
 	// The rest is the recorder's, under its lock.
 	n     int64
 	dir   string
-	next  []int64 // events before which to take one, ascending
 	taken []*Instant
 	err   error
 }
@@ -42,12 +46,35 @@ func (s *instants) tick() uint64 { return s.ticks.Add(1) }
 
 // event gives the next event of the backings its number. It has not happened yet.
 func (s *instants) event() int64 {
-	if len(s.next) > 0 && s.n >= s.next[0] {
-		s.next = s.next[1:]
+	if s.due() {
 		s.take()
 	}
 	s.n++
 	return s.n
+}
+
+func (s *instants) due() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	due := false
+	for len(s.next) > 0 && s.n >= s.next[0] {
+		s.next, due = s.next[1:], true
+	}
+	return due
+}
+
+// soon asks for an Instant so many events from now: something goes on that a crash
+// might catch.
+func (w *World) soon(events int64) {
+	n := w.rec.Now()
+	s := w.instants
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.more > 0 {
+		s.more--
+		s.next = append(s.next, n+events)
+		slices.Sort(s.next)
+	}
 }
 
 func (s *instants) take() {
@@ -113,11 +140,15 @@ func (s *instants) around(inner tiering.MetadataFault) tiering.MetadataFault {
 	}
 }
 
-// armInstants asks for Instants so many events from now, ascending.
-func (w *World) armInstants(events ...int64) {
+// armInstants asks for Instants so many events from now, ascending, and allows some
+// more of them.
+func (w *World) armInstants(more int, events ...int64) {
 	w.rec.Forget()
 	s := w.instants
-	s.next, s.taken, s.dir = nil, nil, w.dir
+	s.taken, s.dir = nil, w.dir
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.next, s.more = nil, more
 	for _, e := range events {
 		s.next = append(s.next, s.n+e)
 	}
@@ -130,7 +161,9 @@ func (w *World) takeInstants() []*Instant {
 	if s.err != nil {
 		w.t.Fatal(s.err)
 	}
-	s.next = nil
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.next, s.more = nil, 0
 	return s.taken
 }
 
