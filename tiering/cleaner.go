@@ -155,6 +155,8 @@ func (b *member) cleanLoop() {
 		select {
 		case <-ctx.Done():
 			return
+		case <-b.gone:
+			return
 		case <-retry:
 		case <-b.wake:
 		}

@@ -25,6 +25,9 @@ const copyPatience = 2 * time.Second
 func (p *Pool) writeSuperblock(ctx context.Context, b *member) error {
 	b.superMu.Lock()
 	defer b.superMu.Unlock()
+	if b.removed.Load() {
+		return nil
+	}
 	sb := superblockOf(p.db.State(), b.id, b.layout, p.incarnation)
 	for i := range sb.Members {
 		// The metadata may be what cannot be written any more.
@@ -56,6 +59,9 @@ func (p *Pool) writeSuperblocks(but *member, needed bool) {
 
 // copyVolumes is a run of b.volumeTables.
 func (b *member) copyVolumes() error {
+	if b.removed.Load() {
+		return nil
+	}
 	if err := b.err(); err != nil {
 		return err
 	}

@@ -212,7 +212,8 @@ func (c *creation) inspect(ctx context.Context) error {
 		if slices.Contains(c.o.Force, spec.Path) {
 			continue
 		}
-		if err := c.inspectBacking(ctx, spec.Path, st); err != nil {
+		ours := func(sb *ondisk.Superblock) bool { return c.retry != uuid.Nil && sb.PoolID == c.retry }
+		if err := inspectBacking(ctx, spec.Path, st, ours); err != nil {
 			return err
 		}
 	}
@@ -266,12 +267,13 @@ func (c *creation) inspectMetadata() error {
 	return refuse("metadata %s: a pool exists there already", c.o.Metadata)
 }
 
-// inspectBacking refuses a backing that holds anything.
-func (c *creation) inspectBacking(ctx context.Context, path string, st backing.Store) error {
+// inspectBacking refuses a backing that holds anything, but for what an unfinished
+// creation left and what ours says may be overwritten.
+func inspectBacking(ctx context.Context, path string, st backing.Store, ours func(*ondisk.Superblock) bool) error {
 	const hint = "use --force %[1]s to overwrite it"
 	sb, err := ondisk.ReadSuperblock(ctx, st)
 	switch {
-	case err == nil && (sb.State == ondisk.BackingCreating || c.retry != uuid.Nil && sb.PoolID == c.retry):
+	case err == nil && (sb.State == ondisk.BackingCreating || ours(sb)):
 		return nil
 	case err == nil:
 		return refuse("backing %[1]s belongs to pool %[2]s; "+hint, path, sb.PoolID)

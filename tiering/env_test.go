@@ -39,6 +39,7 @@ type env struct {
 	stores map[string]*faultstore.Store
 	fault  atomic.Pointer[func(p extentmap.FaultPoint, n uint64) error]
 	logs   *logBuffer
+	onOpen func(path string, fs *faultstore.Store) // nil, or called with each store
 }
 
 // logBuffer collects what the pool logs.
@@ -92,6 +93,9 @@ func (e *env) options(o *tiering.Options) {
 		fs := faultstore.New(st, 1)
 		if !readOnly {
 			e.stores[spec.Path] = fs
+		}
+		if e.onOpen != nil {
+			e.onOpen(spec.Path, fs)
 		}
 		return fs, nil
 	}

@@ -28,7 +28,9 @@ func (op *opening) findMembers(ctx context.Context) error {
 		// one's copy, or in use.
 		again := slices.ContainsFunc(op.o.Backings, func(s BackingSpec) bool { return sameFile(s.Path, m.Path) })
 		if !known[m.Path] && !again && m.State != extentmap.MemberForgotten {
-			specs = append(specs[:len(specs):len(specs)], BackingSpec{Path: m.Path, Media: op.mediaOf(m.Tier)})
+			specs = append(specs[:len(specs):len(specs)], BackingSpec{
+				Path: m.Path, Media: op.mediaOf(m.Tier), Direct: m.Direct, Preallocate: m.Preallocate,
+			})
 		}
 	}
 	paths := make([]string, len(specs))
@@ -70,12 +72,33 @@ func (op *opening) findMembers(ctx context.Context) error {
 			op.warn = append(op.warn, fmt.Sprintf("backing %d was at %s and is at %s now", m.ID, m.Path, c.spec.Path))
 		}
 	}
+	if err := op.judgeUnknown(); err != nil {
+		return err
+	}
 	if err := op.judgeMissing(); err != nil {
 		return err
 	}
 	op.hearFailures()
 	for _, path := range slices.Sorted(maps.Keys(unused)) {
 		op.warn = append(op.warn, fmt.Sprintf("backing %s is configured, but does not exist and is not part of the pool", path))
+	}
+	return nil
+}
+
+// judgeUnknown leaves alone what is of the pool by its superblock and no member: it
+// was being added, or removed. What the metadata has yet to hear of is refused: it
+// may hold data.
+func (op *opening) judgeUnknown() error {
+	for id, c := range op.found {
+		if slices.ContainsFunc(op.state.Members, func(m extentmap.Member) bool { return m.ID == id }) {
+			continue
+		}
+		if !leftBehind(op.state, c.sb) {
+			return refuse("metadata %s is older than backing %s, of which it does not know (id %d): it was restored from a copy", op.o.Metadata, c.spec.Path, id)
+		}
+		op.warn = append(op.warn, fmt.Sprintf("backing %s is configured, and no member: its addition was not finished, or it was removed; tierctl backing add makes it one", c.spec.Path))
+		_ = c.store.Close()
+		delete(op.found, id)
 	}
 	return nil
 }

@@ -64,13 +64,19 @@ type member struct {
 	// tableMu keeps the healer (writer) away from rounds (readers).
 	tableMu sync.RWMutex
 	wake    chan struct{} // the cleaner has work here
+
+	// removed is set, and gone closed, when the backing is no longer of the pool.
+	// Those who hold an old location find it in Pool.members all the same: a read
+	// gets an error and is thrown away, and there is nothing to sync.
+	removed atomic.Bool
+	gone    chan struct{}
 }
 
 func newMember(p *Pool, m extentmap.Member, spec BackingSpec, st backing.Store, l ondisk.Layout) *member {
 	b := &member{
 		pool: p, id: m.ID, uuid: m.UUID, tier: p.tierAt(m.Tier), path: spec.Path, size: l.Size, media: spec.Media, layout: l,
 		slots: alloc.New(l.Slots),
-		wake:  make(chan struct{}, 1), recorded: make(chan struct{}),
+		wake:  make(chan struct{}, 1), recorded: make(chan struct{}), gone: make(chan struct{}),
 	}
 	b.calls = backing.NewWatched(st, b.noteError)
 	b.store = b.calls
@@ -118,6 +124,9 @@ func (b *member) takesExtents() bool { return b.err() == nil && !b.draining.Load
 func (b *member) sync(ctx context.Context) error { return b.syncs.do(ctx) }
 
 func (b *member) syncRun() error {
+	if b.removed.Load() {
+		return nil // what was here has been copied, synced and committed elsewhere
+	}
 	if err := b.err(); err != nil {
 		return err
 	}

@@ -162,6 +162,9 @@ type Member struct {
 	Unsynced bool `json:"unsynced"`
 	// Emptying says of a forgotten one that the map still has extents on it.
 	Emptying bool `json:"emptying"`
+	// How to open it where the configuration does not mention it.
+	Direct      bool `json:"direct"`
+	Preallocate bool `json:"preallocate"`
 	// Drain says that it is being emptied, whatever its state.
 	Drain Drain `json:"drain"`
 }

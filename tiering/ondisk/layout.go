@@ -239,3 +239,29 @@ func Wipe(ctx context.Context, st backing.Store, l Layout) error {
 	}
 	return nil
 }
+
+// Erase takes everything of the format off a backing that was removed from its pool:
+// then it looks like a new one, but for the bytes in the slots. After a crash on the
+// way it is that, or its superblock can be read still: the tables go first, then the
+// front copy, and of the end copy first the one sector without which there is none.
+func Erase(ctx context.Context, st backing.Store, l Layout) error {
+	const sector = 512
+	if l.Size > st.Size() {
+		return fmt.Errorf("erase backing: %w", ErrShort)
+	}
+	front := l.FrontSuperblock + l.SuperblockArea
+	for _, a := range [][2]int64{
+		{front, l.DataOffset - front},
+		{0, front},
+		{l.EndSuperblock, sector},
+		{l.EndSuperblock + sector, l.Size - l.EndSuperblock - sector},
+	} {
+		if err := st.Zero(ctx, a[0], a[1]); err != nil {
+			return fmt.Errorf("erase backing: %w", err)
+		}
+		if err := st.Sync(ctx); err != nil {
+			return fmt.Errorf("erase backing: %w", err)
+		}
+	}
+	return nil
+}
