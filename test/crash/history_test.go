@@ -72,7 +72,7 @@ func (h *history) after(n int64, how opKind) *history {
 		var kept []op
 		for _, o := range ops {
 			if o.begin > n {
-				break
+				continue
 			}
 			if o.end > n {
 				o.end = 0
@@ -94,7 +94,7 @@ type expectation struct {
 }
 
 // expect returns what may be found of a volume at instant n, after a cut or after a
-// kill.
+// kill. Its changes were made one after the other; flushes may have run beside them.
 func (h *history) expect(name string, n int64, how opKind) expectation {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -107,9 +107,11 @@ func (h *history) expect(name string, n int64, how opKind) expectation {
 			seen, durable = append(seen, onlyZero), append(durable, onlyZero)
 		}
 	}
-	for _, o := range h.vols[name] {
+	ops := h.vols[name]
+	flushed := flushedBefore(ops, n)
+	for j, o := range ops {
 		if o.begin > n {
-			break
+			continue
 		}
 		answered := o.end != 0 && o.end <= n
 		switch o.kind {
@@ -130,15 +132,11 @@ func (h *history) expect(name string, n int64, how opKind) expectation {
 				switch {
 				case !answered:
 					seen[i], durable[i] = with(seen[i], o.content), with(durable[i], o.content)
-				case o.fua:
+				case o.fua || o.end <= flushed[j]:
 					seen[i], durable[i] = only, only
 				default:
 					seen[i], durable[i] = only, with(durable[i], o.content)
 				}
-			}
-		case opFlush:
-			if answered {
-				copy(durable, seen)
 			}
 		case opCut:
 			copy(seen, durable)
@@ -149,6 +147,24 @@ func (h *history) expect(name string, n int64, how opKind) expectation {
 		x.sectors = durable
 	}
 	return x
+}
+
+// flushedBefore returns, for each operation, the instant before which it must have
+// been answered to be flushed by what was answered at n. A flush after a cut does
+// nothing for what came before that.
+func flushedBefore(ops []op, n int64) []int64 {
+	before := make([]int64, len(ops))
+	last := int64(0)
+	for i := len(ops) - 1; i >= 0; i-- {
+		switch o := ops[i]; {
+		case o.kind == opCut && o.begin <= n:
+			last = 0
+		case o.kind == opFlush && o.end != 0 && o.end <= n:
+			last = max(last, o.begin)
+		}
+		before[i] = last
+	}
+	return before
 }
 
 var onlyZero = []content{0}

@@ -8,6 +8,8 @@ import (
 	"math/rand/v2"
 	"os"
 
+	"github.com/google/uuid"
+
 	"tierd/pkg/backing/crashstore"
 	"tierd/tiering"
 )
@@ -19,7 +21,11 @@ type state struct {
 	at   int64
 	how  opKind // opCut or opKill
 	made int64  // the instant at which pool create was answered
-	rnd  *rand.Rand
+	// What clients knew the pool by, and the history that they know; nil if a run has
+	// more than one.
+	continuity uuid.UUID
+	answered   *history
+	rnd        *rand.Rand
 }
 
 // judges are the ways in which a state is looked at. Each gets media of its own.
@@ -132,6 +138,9 @@ func (x *matrix) judgeOpen(s *state, m *machine) error {
 	if err := s.compare(m, s.how); err != nil {
 		return err
 	}
+	if err := s.lossTold(m); err != nil {
+		return err
+	}
 	if err := m.settled(); err != nil {
 		return err
 	}
@@ -143,6 +152,24 @@ func (x *matrix) judgeOpen(s *state, m *machine) error {
 	}
 	if err := m.check(); err != nil {
 		return fmt.Errorf("after a clean stop: %w", err)
+	}
+	return nil
+}
+
+// lossTold checks that clients are told if anything is missing that they were
+// answered.
+func (s *state) lossTold(m *machine) error {
+	if s.answered == nil || m.pool.Info().Continuity != s.continuity {
+		return nil
+	}
+	for _, name := range s.answered.names() {
+		p, err := m.read(name)
+		if err == nil {
+			err = s.answered.expect(name, s.at, opKill).check(p)
+		}
+		if err != nil {
+			return fmt.Errorf("answered data is missing, and the continuity id is the same: volume %s: %w", name, err)
+		}
 	}
 	return nil
 }

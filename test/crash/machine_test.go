@@ -9,7 +9,9 @@ import (
 	"log/slog"
 	"maps"
 	"math"
+	"math/rand/v2"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -96,7 +98,16 @@ func start(fsys *recordfs.FS, sh *shape, im *image, h *history) (*machine, error
 
 // blank is the image of new disks.
 func blank(fsys *recordfs.FS) *image {
-	return &image{files: recordfs.Of(nil), disks: crashstore.NewRecorderOn(fsys.Next), at: make(map[string]disk), boot: newBoot()}
+	disks := crashstore.NewRecorderOn(fsys.Next)
+	// Some calls take longer than others, so that much can come between.
+	disks.Pause = func() {
+		if rand.IntN(8) == 0 {
+			time.Sleep(time.Duration(rand.IntN(300)) * time.Microsecond)
+		} else {
+			runtime.Gosched()
+		}
+	}
+	return &image{files: recordfs.Of(nil), disks: disks, at: make(map[string]disk), boot: newBoot()}
 }
 
 // off kills what runs and forgets the machine.

@@ -10,6 +10,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/google/uuid"
+
 	"tierd/pkg/backing/crashstore"
 	"tierd/test/crash/recordfs"
 )
@@ -47,7 +49,7 @@ func newMatrix(fs *recordfs.FS, seed uint64, perCell int) *matrix {
 
 // maxRuns is how often a row is run in the hope of a step that came once and is
 // short of states.
-const maxRuns = 300
+const maxRuns = 1000
 
 // enumerate runs a row until every step that it shows has its states, and judges
 // all of them.
@@ -56,18 +58,28 @@ func (x *matrix) enumerate(row *row) error {
 	if x.perRow > 0 {
 		until = time.Now().Add(x.perRow)
 	}
-	quiet := 0 // runs in a row that were of no use
-	for i := uint64(0); quiet < 3 && i < maxRuns && !over(until); i++ {
-		judged, err := x.runOnce(row, i, until)
-		if err != nil {
+	// Some steps come in few runs: it goes on for a while when there is nothing to do.
+	for i, idle := uint64(0), 0; idle < 3 && i < maxRuns && !over(until); i++ {
+		if _, err := x.runOnce(row, i, until); err != nil {
 			return fmt.Errorf("%s, seed %d, run %d: %w", row.name, x.seed, i, err)
 		}
-		quiet++
-		if judged > 0 {
-			quiet = 0
+		if idle++; x.short(row) {
+			idle = 0
 		}
 	}
 	return nil
+}
+
+// short reports whether a step of a row that was seen has too few states.
+func (x *matrix) short(row *row) bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	for c, n := range x.counts {
+		if c.row == row.name && n < x.perCell {
+			return true
+		}
+	}
+	return false
 }
 
 // runOnce makes one run of a row, chooses states of it and judges them.
@@ -85,6 +97,9 @@ func (x *matrix) runOnce(row *row, i uint64, until time.Time) (judged int, err e
 			s.im = rec.im.cut(c.at, c.cut)
 		}
 		s.hist = rec.hist.after(c.at, s.how)
+		if !row.bare {
+			s.continuity, s.answered = rec.continuity, rec.hist
+		}
 		if err := x.judge(row, s); err != nil {
 			return judged, fmt.Errorf("%v: %w\nhistory:\n%s", c, err, s.hist)
 		}
@@ -112,6 +127,8 @@ type recording struct {
 	from int64 // crash points are after this
 	to   int64 // and not after this
 	made int64 // when the pool had been made
+
+	continuity uuid.UUID // if the pool was open at first
 }
 
 // record makes one run of a row.
@@ -133,6 +150,7 @@ func (x *matrix) record(row *row, rnd *rand.Rand) (*recording, error) {
 		if err := m.settled(); err != nil {
 			return nil, err
 		}
+		rec.continuity = m.pool.Info().Continuity
 	}
 	rec.from = x.fs.Next()
 	row.do(r)
@@ -243,10 +261,15 @@ func (c choice) String() string {
 	return fmt.Sprintf("cut at %d, after %s, keep %v, seed %d", c.at, c.step, c.cut.Keep, c.cut.Seed)
 }
 
+// late is the run from which a run may give more than its share of states to a cell,
+// and an instant more than there are outcomes: steps that hardly ever come need that.
+// The second crash and the recovery before it are different each time.
+const late = 20
+
 // perRun is how many states of a cell come from one run, so that a cell sees many
-// runs; later ones may give more, for steps that hardly ever come.
+// runs.
 func perRun(run uint64) int {
-	if run < 20 {
+	if run < late {
 		return 12
 	}
 	return 50
@@ -257,7 +280,7 @@ func (x *matrix) choose(row *row, rec *recording, rnd *rand.Rand, run uint64) []
 	byStep := make(map[string][]choice)
 	for _, p := range rec.im.points(row.shape, rec.from, rec.to) {
 		all := []choice{{point: p, kill: true}, {point: p}}
-		if rec.im.unsyncedAt(p.at) > 0 {
+		if rec.im.unsyncedAt(p.at) > 0 || run >= late {
 			all = append(all, choice{point: p, cut: crashstore.Cut{Keep: 1}})
 			for range 9 {
 				all = append(all, choice{point: p, cut: crashstore.Cut{Seed: rnd.Int64(), Keep: []float64{0.2, 0.5, 0.5, 0.8}[rnd.IntN(4)]}})

@@ -62,7 +62,16 @@ func provision(r *run) {
 				r.flush(v1)
 			}
 		}
-	})
+	}, flusher(v0))
+}
+
+// flusher flushes a volume while others change it.
+func flusher(name string) func(*run) {
+	return func(r *run) {
+		for range 6 {
+			r.flush(name)
+		}
+	}
 }
 
 // overwrite writes where everything is mapped and committed.
@@ -86,7 +95,7 @@ func overwrite(r *run) {
 			}
 		}
 	}
-	r.beside(writer(v0), writer(v1))
+	r.beside(writer(v0), writer(v1), flusher(v0), flusher(v0))
 }
 
 // trim gives slots back and has them used again, by this volume and by the other.
@@ -107,7 +116,7 @@ func trim(r *run) {
 			}
 		}
 	}
-	r.beside(trimmer(v0), trimmer(v1))
+	r.beside(trimmer(v0), trimmer(v1), flusher(v1))
 }
 
 // zero zeroes parts and wholes of extents, with and without giving back their slots.
@@ -337,7 +346,7 @@ func mixed(r *run) {
 			}
 		}
 	}
-	r.beside(user(v0), user(v1), func(r *run) {
+	r.beside(user(v0), user(v1), flusher(v1), func(r *run) {
 		r.create("w0", 2*r.shape.extent)
 		user("w0")(r)
 		r.delete("w0")

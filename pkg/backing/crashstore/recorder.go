@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand"
+	"runtime"
 	"sync"
 	"sync/atomic"
 
@@ -28,6 +29,11 @@ type Cut struct {
 
 // A Recorder keeps the journal of a group of Stores.
 type Recorder struct {
+	// Pause is called before a change lands, and between the two ends of a Sync: a
+	// test lets others run there. It is set before the Stores are used, and passed on
+	// by CrashAt and KillAt. By default others get a turn.
+	Pause func()
+
 	next func() int64 // gives out sequence numbers
 
 	mu      sync.Mutex
@@ -85,7 +91,7 @@ func NewRecorder() *Recorder {
 
 // NewRecorderOn returns a Recorder whose events get their numbers from next, which
 // must give rising ones and may be called from several goroutines.
-func NewRecorderOn(next func() int64) *Recorder { return &Recorder{next: next} }
+func NewRecorderOn(next func() int64) *Recorder { return &Recorder{Pause: runtime.Gosched, next: next} }
 
 // NewStore adds a Store of size bytes that reads as zeroes.
 func (r *Recorder) NewStore(size int64) *Store {
@@ -167,7 +173,7 @@ func (r *Recorder) CrashAt(n int64, c Cut) *Recorder {
 		c.Unit = Sector
 	}
 	rng := rand.New(rand.NewSource(c.Seed))
-	after := NewRecorderOn(r.next)
+	after := &Recorder{Pause: r.Pause, next: r.next}
 	for _, m := range r.media {
 		image := m.base.Clone()
 		events, synced := r.eventsLocked(m, n)
@@ -190,7 +196,7 @@ func (r *Recorder) KillAt(n int64) *Recorder {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.checkLocked(n)
-	after := NewRecorderOn(r.next)
+	after := &Recorder{Pause: r.Pause, next: r.next}
 	after.first = n
 	for _, m := range r.media {
 		image := m.base.Clone()

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"runtime"
 	"sync/atomic"
 
 	"tierd/pkg/backing"
@@ -55,6 +54,7 @@ func (s *Store) record(ctx context.Context, op string, e event) error {
 	if err := s.check(ctx, op, e.Off, e.N); err != nil || e.N == 0 {
 		return err
 	}
+	s.rec.Pause()
 	s.rec.record(s.m, e)
 	return nil
 }
@@ -94,13 +94,13 @@ func (s *Store) Discard(ctx context.Context, off, n int64) error {
 	return s.record(ctx, "discard", event{Event: Event{Kind: Zero, Off: off, N: n}})
 }
 
-// Sync implements backing.Store. Others get a turn between its two ends.
+// Sync implements backing.Store.
 func (s *Store) Sync(ctx context.Context) error {
 	if err := s.check(ctx, "sync", 0, 0); err != nil {
 		return err
 	}
 	end := s.BeginSync()
-	runtime.Gosched()
+	s.rec.Pause()
 	end()
 	return nil
 }
