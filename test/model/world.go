@@ -125,7 +125,7 @@ func (w *World) openStore(_ context.Context, spec tiering.BackingSpec, create, _
 		return nil, &fs.PathError{Op: "open", Path: spec.Path, Err: fs.ErrNotExist}
 	}
 	w.paths[spec.Path] = len(w.rec.Stores())
-	return w.rec.NewStore(spec.Size), nil
+	return attachedStore{w.rec.NewStore(spec.Size), w.attached}, nil
 }
 
 func (w *World) options() tiering.Options {
