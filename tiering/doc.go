@@ -67,11 +67,12 @@
 // # Locks
 //
 // In this order; none is held over I/O on a backing or over a commit, but for the
-// first, which only administrators wait for, and member.tableMu:
+// first, which only administrators wait for, Pool.memberMu and member.tableMu:
 //
 //	Pool.adminMu     changes of volumes
 //	member.superMu   writing the superblock of a backing
 //	registry stripes, ascending
+//	Pool.memberMu    editing the members' records
 //	stager.mu        the staged log and what each volume has staged
 //	Pool.volMu       the tables of volumes
 //	Volume.mu        a volume's settings
@@ -87,6 +88,8 @@
 // mutation.go and volume.go are the foreground; stage.go and flush.go order what
 // becomes durable; cleaner.go hands out slots; mover.go and relocate.go move
 // extents; condition.go follows how well backings serve; monitor.go plans; open.go, recover.go and heal.go bring a pool up;
+// missing.go, forget.go and readonly.go serve a pool that is not whole or not to be
+// changed; distinct.go keeps it from lying on itself;
 // create.go and check.go work on one that is down; survey.go looks at one whose
 // metadata may be gone.
 package tiering
