@@ -135,8 +135,7 @@ func TestH1LogOfADeadBoot(t *testing.T) {
 func TestH3EmptyDirtySet(t *testing.T) {
 	w := hazardWorld(t, nil)
 	w.put("v0", 0, 1, true)
-	w.put("v0", 0, 2, false)
-	w.put("v0", 1, 3, false)
+	w.put("v0", 0, 2, false) // nothing is staged, so that no replay syncs anything
 	w.Kill()
 	var served atomic.Bool
 	w.wrap = func(_ string, s backing.Store) backing.Store { return syncless{s, &served} }
@@ -146,7 +145,6 @@ func TestH3EmptyDirtySet(t *testing.T) {
 	w.Cut(1, 0)
 	w.Open()
 	w.want("v0", 0, 2)
-	w.want("v0", 1, 3)
 }
 
 // syncless is a store whose syncs do nothing once a flag is set.
