@@ -86,7 +86,12 @@ func (c *checker) checkBackings(ctx context.Context) {
 	}
 	for id, b := range c.backings {
 		if !known[id] {
-			c.found.damage(FoundForeign, b.spec.Path, "", "it says that it is backing %d of this pool, which the pool does not have", id)
+			if id < c.state.Pool.NextBacking {
+				// A crash can leave this, while a backing is added or removed.
+				c.found.warning(FoundForeign, b.spec.Path, "backing add", "it says that it is backing %d of this pool, which it is no more, or is not yet", id)
+			} else {
+				c.found.damage(FoundForeign, b.spec.Path, "", "it says that it is backing %d of this pool, which the pool does not have", id)
+			}
 			_ = b.store.Close()
 			delete(c.backings, id)
 		}

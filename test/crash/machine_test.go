@@ -227,8 +227,17 @@ func (m *machine) check() error {
 	return errors.Join(errs...)
 }
 
-// read returns all of a volume, nil if there is none of the name.
+// read returns all of a volume, nil if there is none of the name. Of a backing that
+// is in the pool it returns no bytes.
 func (m *machine) read(name string) ([]byte, error) {
+	if name[0] == '/' {
+		for _, b := range m.pool.Backings() {
+			if b.Path == name {
+				return []byte{}, nil
+			}
+		}
+		return nil, nil
+	}
 	v, err := m.pool.Volume(name)
 	if errors.Is(err, tiering.ErrNotFound) {
 		return nil, nil

@@ -32,6 +32,8 @@ var rows = []row{
 	{name: "volume grow", shape: small, do: growVolume},
 	{name: "volume delete", shape: small, do: deleteVolume},
 	{name: "backing drain", shape: small, do: drainBacking},
+	{name: "backing add", shape: small, do: addBacking},
+	{name: "backing remove", shape: small, do: removeBacking},
 	{name: "pool create", shape: small, do: createPool, bare: true, makes: true},
 	{name: "stop and start", shape: small, do: stopAndStart},
 	{name: "recovery", shape: small, do: recovery, bare: true, crashed: &mixedRow},
@@ -214,48 +216,71 @@ func deleteVolume(r *run) {
 	})
 }
 
-// drainBacking empties backings while both volumes are written to, with a pause or a
-// change of mind on the way.
-func drainBacking(r *run) {
-	writer := func(name string) func(*run) {
-		return func(r *run) {
-			for range 8 {
-				off, n := r.span(name)
-				r.write(name, off, n, r.oneIn(4))
-				if r.oneIn(4) {
-					r.flush(name)
-				}
+// writing makes writes to a volume.
+func writing(name string) func(*run) {
+	return func(r *run) {
+		for range 8 {
+			off, n := r.span(name)
+			r.write(name, off, n, r.oneIn(4))
+			if r.oneIn(4) {
+				r.flush(name)
 			}
 		}
 	}
-	r.beside(writer(v0), writer(v1), func(r *run) {
+}
+
+// drainBacking empties backings while both volumes are written to, with a pause or a
+// change of mind on the way.
+func drainBacking(r *run) {
+	r.beside(writing(v0), writing(v1), func(r *run) {
 		for _, at := range []string{path(0, 0), path(1, r.rnd.IntN(2))} {
-			order := func(a tiering.DrainAction) {
-				if err := r.pool.Drain(ctx, at, a, nil, false); err != nil {
-					r.failed("drain %s: %s: %v", at, a, err)
-				}
-			}
-			order(tiering.DrainStart)
+			r.drain(at, tiering.DrainStart)
 			switch r.rnd.IntN(3) {
 			case 0:
-				order(tiering.DrainPause)
-				order(tiering.DrainResume)
+				r.drain(at, tiering.DrainPause)
+				r.drain(at, tiering.DrainResume)
 			case 1:
-				order(tiering.DrainCancel)
+				r.drain(at, tiering.DrainCancel)
 				continue
 			}
-			// It is empty, or there is no room for what is left.
-			err := r.await("the drain of "+at, func() bool {
-				for _, b := range r.pool.Backings() {
-					if b.Path == at {
-						return b.Drain.State == tiering.DrainEmpty || b.Drain.State == tiering.DrainStuck
-					}
-				}
-				return true
-			})
-			if err != nil {
-				r.failed("%v", err)
+			r.drained(at)
+		}
+	})
+}
+
+// addBacking adds backings, to a tier and as a tier, while the volumes are written to
+// and come to use them.
+func addBacking(r *run) {
+	r.beside(writing(v0), writing(v1), func(r *run) {
+		for i, at := range []string{spare(0), spare(1)} {
+			o := tiering.AddOptions{Tier: "t1", Backing: tiering.BackingSpec{Path: at, Size: r.shape.layouts[at].Size}}
+			if i == 1 {
+				o.Tier, o.Before = "t9", []string{"t0", "t2"}[r.rnd.IntN(2)]
 			}
+			r.add(o)
+			writing(v1)(r)
+		}
+	})
+	for range 3 {
+		off, n := r.extents(v1)
+		r.write(v1, off, n, r.oneIn(2))
+	}
+}
+
+// removeBacking empties a backing, takes it out of the pool, and may add it again.
+func removeBacking(r *run) {
+	at := path(1, r.rnd.IntN(2))
+	r.beside(writing(v0), writing(v1), func(r *run) {
+		r.drain(at, tiering.DrainStart)
+		if !r.drained(at) {
+			return
+		}
+		r.note(at, op{kind: opDelete}, func() error {
+			_, err := r.pool.RemoveBacking(ctx, at, false)
+			return err
+		})
+		if r.oneIn(2) {
+			r.add(tiering.AddOptions{Tier: "t2", Backing: tiering.BackingSpec{Path: at}})
 		}
 	})
 }
@@ -270,6 +295,11 @@ func createPool(r *run) {
 	end := r.fs.Next()
 	for i, n := range r.shape.volumes {
 		r.hist.add([]string{v0, v1}[i], op{kind: opCreate, begin: begin, end: end, n: n})
+	}
+	for _, t := range r.shape.tiers() {
+		for _, b := range t.Backings {
+			r.hist.add(b.Path, op{kind: opCreate, begin: begin, end: end})
+		}
 	}
 }
 

@@ -98,6 +98,38 @@ func (r *run) move(name string, off int64, to int) {
 	_, _ = r.pool.MoveExtent(ctx, name, off, to)
 }
 
+// add makes a disk a backing of the pool. A backing goes by its path in the history,
+// as no volume can.
+func (r *run) add(o tiering.AddOptions) {
+	r.note(o.Backing.Path, op{kind: opCreate}, func() error {
+		_, err := r.pool.AddBacking(ctx, o)
+		return err
+	})
+}
+
+func (r *run) drain(at string, a tiering.DrainAction) {
+	if err := r.pool.Drain(ctx, at, a, nil, false); err != nil {
+		r.failed("drain %s: %s: %v", at, a, err)
+	}
+}
+
+// drained waits until a backing is empty, or there is no room for what is left.
+func (r *run) drained(at string) (empty bool) {
+	err := r.await("the drain of "+at, func() bool {
+		for _, b := range r.pool.Backings() {
+			if b.Path == at {
+				empty = b.Drain.State == tiering.DrainEmpty
+				return empty || b.Drain.State == tiering.DrainStuck
+			}
+		}
+		return true
+	})
+	if err != nil {
+		r.failed("%v", err)
+	}
+	return empty
+}
+
 // size returns the size of a volume of the shape.
 func (r *run) size(name string) int64 {
 	v, err := r.pool.Volume(name)

@@ -37,13 +37,20 @@ func newShape(size int64, slots [][]int, extents ...int64) *shape {
 	if err != nil {
 		panic(err)
 	}
+	places := make(map[string]int)
 	for i, tier := range slots {
 		for j, n := range tier {
-			for bytes := int64(8 << 20); ; bytes += 64 << 10 {
-				if l, err := ondisk.NewLayout(bytes, es); err == nil && l.Slots >= uint32(n) {
-					s.layouts[path(i, j)] = l
-					break
-				}
+			places[path(i, j)] = n
+		}
+	}
+	for i := range 2 {
+		places[spare(i)] = 3
+	}
+	for at, n := range places {
+		for bytes := int64(8 << 20); ; bytes += 64 << 10 {
+			if l, err := ondisk.NewLayout(bytes, es); err == nil && l.Slots >= uint32(n) {
+				s.layouts[at] = l
+				break
 			}
 		}
 	}
@@ -51,6 +58,9 @@ func newShape(size int64, slots [][]int, extents ...int64) *shape {
 }
 
 func path(tier, backing int) string { return fmt.Sprintf("/t%d/b%d", tier, backing) }
+
+// spare is the path of a disk that is not of the pool at first.
+func spare(n int) string { return fmt.Sprintf("/spare/b%d", n) }
 
 func (s *shape) tiers() []tiering.TierSpec {
 	var tiers []tiering.TierSpec
