@@ -66,17 +66,20 @@ func (r *rebuild) scan(ctx context.Context) error {
 	}
 	r.claims = make([]claim, 0, slots) // memory is taken when it is written to
 	for _, m := range r.used {
-		if err := r.scanMember(ctx, m); err != nil {
+		if err := r.scanMember(ctx, m, slots); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (r *rebuild) scanMember(ctx context.Context, m *SurveyMember) error {
+func (r *rebuild) scanMember(ctx context.Context, m *SurveyMember, total int64) error {
 	out := &r.report.Members[slices.IndexFunc(r.report.Members, func(o RebuiltMember) bool { return o.ID == m.ID() })]
 	path := m.Spec.Path
 	err := m.EachSlot(ctx, func(s extent.Slot, e ondisk.SlotEntry, valid bool) bool {
+		if r.scanned++; r.scanned%4096 == 0 {
+			r.o.Progress("read slot tables", r.scanned, total)
+		}
 		switch {
 		case !valid:
 			out.Damaged++
@@ -90,8 +93,16 @@ func (r *rebuild) scanMember(ctx context.Context, m *SurveyMember) error {
 			out.Tombstones++
 		}
 		r.state.Pool.MaxSeq = max(r.state.Pool.MaxSeq, e.Seq)
+		r.state.Pool.NextVolume = max(r.state.Pool.NextVolume, e.Key.Volume+1) // ids are never reused
 		v := r.volumes[e.Key.Volume]
+		if v != nil && r.fromDump {
+			r.stretch(v, e)
+		}
 		switch {
+		case v == nil && r.fromDump:
+			if e.Kind == ondisk.Owner {
+				r.found.damage(FoundNoVolume, path, "", "slot %d holds extent %d of volume %d, which the dump does not know", s, e.Key.Index, e.Key.Volume)
+			}
 		case v == nil:
 			if e.Kind == ondisk.Owner {
 				r.found.note(FoundNoVolume, path, mendStart, "slot %d holds extent %d of volume %d, which was deleted", s, e.Key.Index, e.Key.Volume)
@@ -107,6 +118,33 @@ func (r *rebuild) scanMember(ctx context.Context, m *SurveyMember) error {
 		return err
 	}
 	return ctx.Err()
+}
+
+// stretch makes a volume of a dump large enough for an extent that a backing has of
+// it: it was grown after the dump was made.
+func (r *rebuild) stretch(v *rebuiltVolume, e ondisk.SlotEntry) {
+	if e.Kind != ondisk.Owner || e.Key.Index < v.count || e.Key.Index >= 1<<claimIndexBits {
+		return
+	}
+	size := r.size.Start(e.Key.Index + 1)
+	if checkVolumeSize(size) != nil {
+		return
+	}
+	out := &r.report.Volumes[v.at]
+	if v.count == r.size.Count(r.settingsSize(out.ID)) {
+		r.found.warning(FoundPastEnd, "volume "+out.Name, "", "it has extents past its end by the dump, and is made larger; its size was perhaps larger still")
+	}
+	v.count, out.Size, r.state.Volumes[v.at].Size = e.Key.Index+1, size, size
+}
+
+// settingsSize returns the size of a volume by the dump, bytes.
+func (r *rebuild) settingsSize(id extent.VolumeID) int64 {
+	for _, v := range r.settings.Volumes {
+		if v.ID == id {
+			return v.Size
+		}
+	}
+	return 0
 }
 
 // resolve keeps the latest claim of each extent if it is that of an owner: what is

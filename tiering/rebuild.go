@@ -46,6 +46,8 @@ type RebuildOptions struct {
 
 	OpenStore OpenStore
 	Clock     clock.Clock
+	// Progress is called now and then with how far a step is. Nil: not.
+	Progress func(step string, done, total int64)
 }
 
 // RebuiltVolume is a volume as a rebuild found it.
@@ -102,6 +104,8 @@ type rebuild struct {
 	found  findings
 	refuse []string // reasons against it
 
+	settings *extentmap.State // of a dump that is restored; nil if there is none
+
 	survey  *Survey
 	newest  *SurveyMember
 	state   extentmap.State
@@ -109,6 +113,9 @@ type rebuild struct {
 	used    []*SurveyMember
 	volumes map[extent.VolumeID]*rebuiltVolume
 	claims  []claim
+	scanned int64 // slots
+	// fromDump: the volumes are those of the dump, since no backing knows them.
+	fromDump bool
 }
 
 type rebuiltVolume struct {
@@ -129,9 +136,7 @@ type rebuiltVolume struct {
 // The pool has another continuity id after it, no slot counts as clean, and the
 // next open brings the slot tables into line.
 func Rebuild(ctx context.Context, o RebuildOptions) (RebuildReport, error) {
-	if o.Clock == nil {
-		o.Clock = clock.Real{}
-	}
+	o.setDefaults()
 	r := &rebuild{o: o}
 	err := r.run(ctx)
 	if r.survey != nil {
@@ -141,20 +146,44 @@ func Rebuild(ctx context.Context, o RebuildOptions) (RebuildReport, error) {
 	return r.report, err
 }
 
-func (r *rebuild) run(ctx context.Context) error {
+func (o *RebuildOptions) setDefaults() {
+	if o.Clock == nil {
+		o.Clock = clock.Real{}
+	}
+	if o.Progress == nil {
+		o.Progress = func(string, int64, int64) {}
+	}
+}
+
+func (o *RebuildOptions) survey() SurveyOptions {
+	return SurveyOptions{Backings: o.Backings, Pool: o.Pool, OpenStore: o.OpenStore}
+}
+
+func (r *rebuild) run(ctx context.Context) (err error) {
+	if err := r.begin(); err != nil {
+		return err
+	}
+	if r.survey, err = OpenSurvey(ctx, r.o.survey()); err != nil {
+		return err
+	}
+	return r.work(ctx)
+}
+
+// begin refuses metadata that are there already.
+func (r *rebuild) begin() error {
 	r.report.Metadata, r.report.DryRun = r.o.Metadata, r.o.DryRun
 	if !r.o.Replace {
 		if _, err := os.Lstat(r.o.Metadata); err == nil {
-			return refuse("metadata %s: the file exists; move it away, or ask for it to be replaced", r.o.Metadata)
+			return refuse("metadata %s: the file exists; move it away, or give --replace, which keeps it under another name", r.o.Metadata)
 		} else if !errors.Is(err, fs.ErrNotExist) {
 			return fmt.Errorf("metadata: %w", err)
 		}
 	}
-	var err error
-	r.survey, err = OpenSurvey(ctx, SurveyOptions{Backings: r.o.Backings, Pool: r.o.Pool, OpenStore: r.o.OpenStore})
-	if err != nil {
-		return err
-	}
+	return nil
+}
+
+// work makes the metadata of what the survey has found.
+func (r *rebuild) work(ctx context.Context) error {
 	if err := r.judgeBackings(); err != nil {
 		return err
 	}
@@ -273,7 +302,7 @@ func (r *rebuild) judgeMember(rec ondisk.MemberRecord, stop uint64) {
 		keep()
 		return
 	case here == nil:
-		no("backing %d of tier %s is missing (%s); attach it and name its path, or give it up with all that is on it (accept missing %[1]d)", rec.ID, r.tierName(rec.Tier), rec.UUID)
+		no("backing %d of tier %s is missing (%s); attach it and name its path (--backing), or give it up with all that is on it (--accept-missing %[1]d)", rec.ID, r.tierName(rec.Tier), rec.UUID)
 		return
 	}
 	path := here.Spec.Path
@@ -288,7 +317,7 @@ func (r *rebuild) judgeMember(rec ondisk.MemberRecord, stop uint64) {
 	}
 	if why := r.stale(here, rec, stop); why != "" {
 		if !accept(r.o.AcceptStale) {
-			no("backing %s is stale: %s; attach the right one, or use it as it is (accept stale %d)", path, why, rec.ID)
+			no("backing %s is stale: %s; attach the right one, or use it as it is (--accept-stale %d)", path, why, rec.ID)
 			return
 		}
 		r.found.damage(FoundStale, path, "", "backing %d is used although %s: what it missed is lost, and what was given up there may be back", rec.ID, why)
@@ -298,7 +327,7 @@ func (r *rebuild) judgeMember(rec ondisk.MemberRecord, stop uint64) {
 	switch rec.State {
 	case ondisk.MemberFailed:
 		if !accept(r.o.AcceptFailed) {
-			no("backing %s has failed: what it was to hold may be missing there; use it all the same (accept failed %d), or take it away and give it up (accept missing %[2]d)", path, rec.ID)
+			no("backing %s has failed: what it was to hold may be missing there; use it all the same (--accept-failed %d), or take it away and give it up (--accept-missing %[2]d)", path, rec.ID)
 			return
 		}
 		m.Error = "it had failed before the metadata was rebuilt"
@@ -380,15 +409,22 @@ func (r *rebuild) takeVolumes() error {
 		}
 		r.state.Pool.NextVolume = max(r.state.Pool.NextVolume, m.Volumes.NextVolume)
 	}
-	if newest == nil || newest.Generation == 0 {
-		return refuse("no backing has a readable table of the volumes; names and sizes can come from a dump, by pool restore")
-	}
-	r.state.Pool.VolumeGeneration = newest.Generation
-	for _, v := range newest.Volumes {
-		r.state.Volumes = append(r.state.Volumes, extentmap.Volume{
-			ID: v.ID, UUID: v.UUID, Name: v.Name, Size: v.Size, Policy: v.Policy, State: extentmap.VolumeState(v.State),
-			Created: v.Created, ReadOnly: v.ReadOnly, Reservation: v.Reservation, Quota: v.Quota, OnFullWait: v.OnFullWait,
-		})
+	switch {
+	case newest != nil && newest.Generation > 0:
+		r.state.Pool.VolumeGeneration = newest.Generation
+		for _, v := range newest.Volumes {
+			r.state.Volumes = append(r.state.Volumes, volumeOf(v))
+		}
+		if r.settings != nil {
+			r.applySettings(r.settings)
+		}
+	case r.settings != nil:
+		r.found.damage(FoundVolumeTable, "volumes", mendStart, "no backing has a readable table of the volumes: they are those of the dump")
+		r.state.Volumes, r.fromDump = slices.Clone(r.settings.Volumes), true
+		r.state.Pool.Created, r.state.Pool.NextVolume = r.settings.Pool.Created, r.settings.Pool.NextVolume
+		r.state.Pool.VolumeGeneration = r.settings.Pool.VolumeGeneration
+	default:
+		return refuse("no backing has a readable table of the volumes; they can come from a dump, by pool restore")
 	}
 	return r.indexVolumes()
 }
@@ -416,7 +452,7 @@ func (r *rebuild) describePool() error {
 	p := &r.state.Pool
 	sb := r.newest.Superblock
 	p.ID, p.FormatVersion, p.Features = r.survey.Pool, extentmap.FormatVersion, extentmap.Features(sb.Features)
-	p.ExtentSize, p.State, p.Created = r.size.Bytes(), extentmap.PoolActive, r.o.Clock.Now().UTC()
+	p.ExtentSize, p.State = r.size.Bytes(), extentmap.PoolActive
 	p.Continuity = uuid.New()
 	p.NextBacking = sb.NextBacking
 	p.VolumeGeneration++ // so that every backing gets the table anew
@@ -425,9 +461,12 @@ func (r *rebuild) describePool() error {
 		p.Commit = max(p.Commit, m.Superblock.Commit, m.Stamp.Commit)
 		p.NextBacking = max(p.NextBacking, m.ID()+1)
 	}
-	for _, v := range r.state.Volumes {
-		if !v.Created.IsZero() && v.Created.Before(p.Created) {
-			p.Created = v.Created // the pool is as old as its first volume, or older
+	if p.Created.IsZero() {
+		p.Created = r.o.Clock.Now().UTC()
+		for _, v := range r.state.Volumes {
+			if !v.Created.IsZero() && v.Created.Before(p.Created) {
+				p.Created = v.Created // the pool is as old as its first volume, or older
+			}
 		}
 	}
 	commit, incarnation, err := stagedlog.LastUsed(stagedLogPath(r.o.Metadata), p.ID)
@@ -441,11 +480,29 @@ func (r *rebuild) describePool() error {
 	return nil
 }
 
-// write makes the metadata file.
+// write makes the metadata file from the claims.
 func (r *rebuild) write(ctx context.Context) error {
 	if r.o.DryRun {
 		return nil
 	}
+	return r.build(func(put func(extentmap.MapChange) error) error {
+		for i, c := range r.claims {
+			if i%4096 == 0 {
+				if err := ctx.Err(); err != nil {
+					return err
+				}
+				r.o.Progress("write metadata", int64(i), int64(len(r.claims)))
+			}
+			if err := put(extentmap.MapChange{Key: c.key(), To: c.location()}); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// build makes the metadata file with a map. What was there is kept.
+func (r *rebuild) build(fill func(put func(extentmap.MapChange) error) error) (err error) {
 	keep := ""
 	if r.o.Replace {
 		if _, err := os.Lstat(r.o.Metadata); err == nil {
@@ -454,18 +511,7 @@ func (r *rebuild) write(ctx context.Context) error {
 			}
 		}
 	}
-	err := extentmap.Build(r.o.Metadata, r.state, keep, func(put func(extentmap.MapChange) error) error {
-		for i, c := range r.claims {
-			if i%4096 == 0 && ctx.Err() != nil {
-				return ctx.Err()
-			}
-			if err := put(extentmap.MapChange{Key: c.key(), To: c.location()}); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
-	if err != nil {
+	if err := extentmap.Build(r.o.Metadata, r.state, keep, fill); err != nil {
 		return err
 	}
 	r.report.Kept = keep

@@ -35,6 +35,14 @@ var ondiskStates = map[extentmap.MemberState]ondisk.MemberState{
 	extentmap.MemberCreating:  ondisk.MemberCreating,
 }
 
+// volumeOf is the other way round: a volume as a volume table has it.
+func volumeOf(v ondisk.VolumeRecord) extentmap.Volume {
+	return extentmap.Volume{
+		ID: v.ID, UUID: v.UUID, Name: v.Name, Size: v.Size, Policy: v.Policy, State: extentmap.VolumeState(v.State),
+		Created: v.Created, ReadOnly: v.ReadOnly, Reservation: v.Reservation, Quota: v.Quota, OnFullWait: v.OnFullWait,
+	}
+}
+
 // volumeTableOf returns the volume table of a backing as the metadata has it.
 func volumeTableOf(s extentmap.State) ondisk.VolumeTable {
 	t := ondisk.VolumeTable{Generation: s.Pool.VolumeGeneration, NextVolume: s.Pool.NextVolume}

@@ -105,7 +105,8 @@ Exit codes:
 // newRootCommand returns the tree of all verbs.
 func newRootCommand(g *globals) *cobra.Command {
 	root := group("tierctl", "Administer a pool of tierd", rootHelp,
-		newPoolCommand(g, newPoolCreateCommand(g), newPoolCheckCommand(g), newPoolRepairCommand(g), newPoolDumpCommand(g)),
+		newPoolCommand(g, newPoolCreateCommand(g), newPoolCheckCommand(g), newPoolRepairCommand(g), newPoolDumpCommand(g),
+			newPoolRebuildCommand(g), newPoolRestoreCommand(g)),
 		newTierCommand(g),
 		newBackingCommand(g),
 		newVolumeCommand(g),
