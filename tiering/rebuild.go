@@ -28,16 +28,18 @@ type RebuildOptions struct {
 	// Pool is the pool that is meant. Zero: the only one that is found.
 	Pool uuid.UUID
 
+	// The three lists name backings by id, UUID, or the path where one was found.
+	//
 	// AcceptStale names backings that are used although they are old copies, or
 	// were forgotten: what they have missed is lost, and what was given up on them
 	// may come back.
-	AcceptStale []extent.BackingID
+	AcceptStale []string
 	// AcceptFailed names backings that are used although they had failed: writes
 	// that were answered may be missing there. They stay failed.
-	AcceptFailed []extent.BackingID
+	AcceptFailed []string
 	// AcceptMissing names backings that are given up: what was there reads as
 	// zeroes from now on, and nobody can tell what it was. They are forgotten.
-	AcceptMissing []extent.BackingID
+	AcceptMissing []string
 
 	// Replace allows metadata that are there already to be replaced. They are kept
 	// under another name.
@@ -225,6 +227,7 @@ func (r *rebuild) judgeBackings() error {
 	for _, t := range sb.Tiers {
 		r.state.Tiers = append(r.state.Tiers, extentmap.TierRecord{ID: t.ID, Name: t.Name, Media: t.Media})
 	}
+	r.checkNames()
 	stop := r.cleanStop()
 	listed := make(map[extent.BackingID]bool)
 	for _, rec := range sb.Members {
@@ -286,7 +289,7 @@ func (r *rebuild) judgeMember(rec ondisk.MemberRecord, stop uint64) {
 			Incarnation: m.Incarnation, Slots: int64(m.Slots),
 		})
 	}
-	accept := func(list []extent.BackingID) bool { return slices.Contains(list, rec.ID) }
+	accept := func(list []string) bool { return slices.ContainsFunc(list, func(s string) bool { return r.isMember(s, rec, here) }) }
 	no := func(format string, args ...any) { r.refuse = append(r.refuse, fmt.Sprintf(format, args...)) }
 
 	switch {
@@ -345,6 +348,24 @@ func (r *rebuild) judgeMember(rec ondisk.MemberRecord, stop uint64) {
 	}
 	if here.StampErr != nil {
 		r.found.damage(FoundStamp, path, mendRepair, "%v", here.StampErr)
+	}
+}
+
+// isMember reports whether a name in the options means this backing.
+func (r *rebuild) isMember(name string, rec ondisk.MemberRecord, here *SurveyMember) bool {
+	return name == fmt.Sprint(rec.ID) || strings.EqualFold(name, rec.UUID.String()) || here != nil && name == here.Spec.Path
+}
+
+// checkNames refuses names that mean no backing: they are meant to, and are wrong.
+func (r *rebuild) checkNames() {
+	for _, list := range [][]string{r.o.AcceptStale, r.o.AcceptFailed, r.o.AcceptMissing} {
+		for _, name := range list {
+			if !slices.ContainsFunc(r.newest.Superblock.Members, func(rec ondisk.MemberRecord) bool {
+				return r.isMember(name, rec, nil) || slices.ContainsFunc(r.survey.Members, func(m *SurveyMember) bool { return r.isMember(name, rec, m) && m.ID() == rec.ID })
+			}) {
+				r.refuse = append(r.refuse, fmt.Sprintf("%s is no backing of the pool", name))
+			}
+		}
 	}
 }
 

@@ -209,6 +209,7 @@ func TestRebuildRefuses(t *testing.T) {
 	}{
 		{"metadata exist", func(o *tiering.RebuildOptions) { o.Metadata = e.opt.Metadata }, "the file exists"},
 		{"a backing is missing", func(o *tiering.RebuildOptions) { o.Backings = o.Backings[:2] }, "backing 2 of tier t1 is missing"},
+		{"a name that means nothing", func(o *tiering.RebuildOptions) { o.AcceptStale = []string{"4"} }, "4 is no backing"},
 		{"no backing", func(o *tiering.RebuildOptions) { o.Backings = nil }, "none of the 0 backings"},
 		{"another pool", func(o *tiering.RebuildOptions) { o.Pool[0] = 1 }, "none of the 3 backings"},
 		{"the same one twice", func(o *tiering.RebuildOptions) { o.Backings = append(o.Backings, o.Backings[0]) }, "are copies of each other (id 3); take one away"},
@@ -234,7 +235,7 @@ func TestRebuildWithoutABacking(t *testing.T) {
 	e.Close()
 	o := e.rebuildOptions()
 	o.Backings = o.Backings[:2]
-	o.AcceptMissing = []extent.BackingID{2}
+	o.AcceptMissing = []string{"2"}
 	r, state, m := e.rebuilt(o)
 	if !r.Damaged() || len(m) != 1 || state.Members[1].State != extentmap.MemberForgotten {
 		t.Errorf("report %+v, map %v, members %+v", r, m, state.Members)

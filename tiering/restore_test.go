@@ -16,7 +16,6 @@ import (
 	"tierd/pkg/backing"
 	"tierd/pkg/backing/faultstore"
 	"tierd/tiering"
-	"tierd/tiering/extent"
 	"tierd/tiering/extentmap"
 )
 
@@ -177,7 +176,7 @@ func TestRebuildFindsOldCopies(t *testing.T) {
 	if err := os.Rename(f.path("b"), f.path("b.now")); err != nil {
 		t.Fatal(err)
 	}
-	accept := func(o *tiering.RebuildOptions) { o.AcceptStale = []extent.BackingID{2} }
+	accept := func(o *tiering.RebuildOptions) { o.AcceptStale = []string{"2"} }
 	for _, old := range []struct{ name, want string }{
 		{"b.stopped", "is stale: it is of incarnation 2, and was written to in 3"},
 		{"b.live", "is stale: it is of commit "},
@@ -254,7 +253,7 @@ func TestRebuildWithAFailedMember(t *testing.T) {
 	wantErr(t, "write to a backing whose sync fails", err, tiering.ErrBackingFailed)
 	f.pool.Kill()
 	f.pool = nil
-	r := f.refused("a failed member", "has failed", func(o *tiering.RebuildOptions) { o.AcceptFailed = []extent.BackingID{2} })
+	r := f.refused("a failed member", "has failed", func(o *tiering.RebuildOptions) { o.AcceptFailed = []string{f.path("b")} })
 	if r.Members[1].State != "failed" || !r.Damaged() {
 		t.Errorf("members = %+v, findings %+v: the failure is forgotten", r.Members, r.Findings)
 	}

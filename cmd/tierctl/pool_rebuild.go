@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"strconv"
 
 	"github.com/google/uuid"
 	"github.com/spf13/cobra"
@@ -13,7 +12,6 @@ import (
 	"tierd/cmd/internal/setup"
 	"tierd/pkg/units"
 	"tierd/tiering"
-	"tierd/tiering/extent"
 )
 
 // rebuildOptions are the flags of pool rebuild and pool restore.
@@ -31,9 +29,9 @@ func (o *rebuildOptions) addFlags(c *cobra.Command) {
 	f := c.Flags()
 	f.StringSliceVar(&o.backings, "backing", nil, "`path` of a backing that the configuration does not list; may be repeated")
 	f.StringVar(&o.pool, "pool", "", "`id` of the pool, if backings of several are found")
-	f.StringSliceVar(&o.stale, "accept-stale", nil, "`id` of a backing that is used though it is an old copy, or was forgotten")
-	f.StringSliceVar(&o.failed, "accept-failed", nil, "`id` of a backing that is used though it has failed")
-	f.StringSliceVar(&o.missing, "accept-missing", nil, "`id` of a backing that is given up with all that is on it")
+	f.StringSliceVar(&o.stale, "accept-stale", nil, "`backing` (id, UUID or path) that is used though it is an old copy, or was forgotten")
+	f.StringSliceVar(&o.failed, "accept-failed", nil, "`backing` (id, UUID or path) that is used though it has failed")
+	f.StringSliceVar(&o.missing, "accept-missing", nil, "`backing` (id, UUID or path) that is given up with all that is on it")
 	f.BoolVar(&o.replace, "replace", false, "replace metadata that are there; they are kept as FILE.old")
 	dryRunFlag(c, &o.dryRun)
 }
@@ -46,6 +44,7 @@ func (o *rebuildOptions) options(g *globals) (tiering.RebuildOptions, error) {
 	}
 	out := tiering.RebuildOptions{
 		Metadata: cfg.Metadata, Backings: setup.Backings(cfg), Replace: o.replace, DryRun: o.dryRun, Progress: g.progress(),
+		AcceptStale: o.stale, AcceptFailed: o.failed, AcceptMissing: o.missing,
 	}
 	for _, path := range o.backings {
 		out.Backings = append(out.Backings, tiering.BackingSpec{Path: path})
@@ -53,21 +52,6 @@ func (o *rebuildOptions) options(g *globals) (tiering.RebuildOptions, error) {
 	if o.pool != "" {
 		if out.Pool, err = uuid.Parse(o.pool); err != nil {
 			return out, usagef("--pool %s: %v", o.pool, err)
-		}
-	}
-	for _, list := range []struct {
-		flag string
-		from []string
-		to   *[]extent.BackingID
-	}{
-		{"stale", o.stale, &out.AcceptStale}, {"failed", o.failed, &out.AcceptFailed}, {"missing", o.missing, &out.AcceptMissing},
-	} {
-		for _, id := range list.from {
-			n, err := strconv.ParseUint(id, 10, 16)
-			if err != nil || n == 0 || n > uint64(extent.MaxBackingID) {
-				return out, usagef("--accept-%s %s: that is not the id of a backing", list.flag, id)
-			}
-			*list.to = append(*list.to, extent.BackingID(n))
 		}
 	}
 	return out, nil
