@@ -289,7 +289,9 @@ func (r *rebuild) judgeMember(rec ondisk.MemberRecord, stop uint64) {
 			Incarnation: m.Incarnation, Slots: int64(m.Slots),
 		})
 	}
-	accept := func(list []string) bool { return slices.ContainsFunc(list, func(s string) bool { return r.isMember(s, rec, here) }) }
+	accept := func(list []string) bool {
+		return slices.ContainsFunc(list, func(s string) bool { return r.isMember(s, rec, here) })
+	}
 	no := func(format string, args ...any) { r.refuse = append(r.refuse, fmt.Sprintf(format, args...)) }
 
 	switch {
