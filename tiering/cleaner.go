@@ -30,90 +30,142 @@ const (
 
 // cleaner turns vacated slots into clean ones.
 //
-// First stage, for the whole pool, in the order of commits: table entries that a
-// move superseded are cleared and synced; then the slots are free. Tombstones are
-// synced already, by the round that wrote them. The order matters to a rebuild
-// from the tables: a slot, and with it a tombstone, may be used again only after
-// every older entry of the same extent is durably gone.
+// First stage: table entries that a move superseded are cleared and synced, on
+// each backing by itself; a slot is free once every clear of its extent that was
+// committed with it or before is durable. Tombstones are synced already, by the
+// round that wrote them. The order matters to a rebuild from the tables, which
+// goes by the highest sequence of an extent: a slot, and with it a tombstone, may
+// be used again only after every older entry of the same extent is durably gone.
+// Extents have nothing to do with each other there: so a backing whose syncs hang
+// keeps back the slots of the extents that left it, and no others.
 //
 // Second stage, one goroutine a backing: free slots are zeroed and synced, then
 // they are clean and can be given out.
 type cleaner struct {
 	pool *Pool
 
-	mu    sync.Mutex
-	queue []vacated
-	wake  chan struct{}
+	mu       sync.Mutex
+	started  bool
+	queue    []vacatedSlot                    // before the start
+	clearing map[extent.Key]int               // clears that are not durable, by extent
+	held     map[extent.Key][]extent.Location // slots that wait for them
 }
 
-// vacated are slots that a commit took from their extents.
-type vacated struct {
-	slots  []extent.Location
-	clears []extent.Location // of these, those whose table entries were superseded by a move
+// A vacatedSlot is one that a commit took from its extent.
+type vacatedSlot struct {
+	slot  extent.Location
+	key   extent.Key
+	clear bool // its table entry was superseded by a move
 }
 
-// add queues slots whose vacating is committed. Calls come in commit order.
-func (c *cleaner) add(v vacated) {
-	if len(v.slots) == 0 {
+// start lets go of what was vacated while the pool was being opened.
+func (c *cleaner) start() {
+	c.mu.Lock()
+	c.started = true
+	c.clearing, c.held = make(map[extent.Key]int), make(map[extent.Key][]extent.Location)
+	c.unlock(c.queue)
+}
+
+// add takes slots whose vacating is committed. Calls come in commit order.
+func (c *cleaner) add(slots []vacatedSlot) {
+	if len(slots) == 0 {
 		return
 	}
 	c.mu.Lock()
-	c.queue = append(c.queue, v)
-	c.mu.Unlock()
-	select {
-	case c.wake <- struct{}{}:
-	default:
+	if !c.started {
+		c.queue = append(c.queue, slots...)
+		c.mu.Unlock()
+		return
 	}
+	c.unlock(slots)
 }
 
-func (c *cleaner) loop() {
-	for {
-		select {
-		case <-c.pool.ctx.Done():
-			return
-		case <-c.wake:
-			c.settle()
+// unlock begins the first stage for slots and releases mu.
+func (c *cleaner) unlock(slots []vacatedSlot) {
+	clear := make(map[*member]bool)
+	for _, v := range slots {
+		if b := c.pool.member(v.slot); v.clear && b != nil {
+			b.toClear = append(b.toClear, v)
+			c.clearing[v.key]++
+			clear[b] = true
 		}
 	}
+	var free []extent.Location
+	for _, v := range slots {
+		if c.clearing[v.key] > 0 {
+			c.held[v.key] = append(c.held[v.key], v.slot)
+		} else {
+			free = append(free, v.slot)
+		}
+	}
+	c.mu.Unlock()
+	c.free(free)
+	for b := range clear {
+		b.clears.start()
+	}
 }
 
-// settle takes all queued slots through the first stage.
+// free ends the first stage for slots. Those of a backing that has failed are of
+// no use any more.
+func (c *cleaner) free(slots []extent.Location) {
+	if len(slots) == 0 {
+		return
+	}
+	for _, l := range slots {
+		b := c.pool.member(l)
+		switch {
+		case b == nil: // it has left the pool
+		case mutant.On(mutant.EarlySlotReuse): // free already
+		case b.err() != nil:
+			b.slots.Quarantine(l.Slot)
+		default:
+			b.slots.Free(l.Slot)
+			b.wakeCleaner()
+		}
+	}
+	c.pool.freed.broadcast()
+}
+
+// clearRun clears the table entries that are waiting for it on b. If b fails on
+// the way, nothing can be cleared there any more, and nobody waits for it.
+func (b *member) clearRun() error {
+	c := &b.pool.cleaner
+	c.mu.Lock()
+	batch := b.toClear
+	b.toClear = nil
+	c.mu.Unlock()
+	if len(batch) == 0 {
+		return nil
+	}
+	updates := make([]ondisk.SlotUpdate, len(batch))
+	for i, v := range batch {
+		updates[i] = ondisk.SlotUpdate{Slot: v.slot.Slot}
+	}
+	err := b.writeTable(updates)
+	if err == nil {
+		err = b.sync(context.Background())
+	}
+	var free []extent.Location
+	c.mu.Lock()
+	for _, v := range batch {
+		if c.clearing[v.key]--; c.clearing[v.key] == 0 {
+			free = append(free, c.held[v.key]...)
+			delete(c.clearing, v.key)
+			delete(c.held, v.key)
+		}
+	}
+	c.mu.Unlock()
+	c.free(free)
+	return err
+}
+
+// settle returns when everything vacated so far is through the first stage.
 func (c *cleaner) settle() {
-	c.mu.Lock()
-	queue := c.queue
-	c.queue = nil
-	c.mu.Unlock()
-	if len(queue) == 0 {
-		return
+	var calls []*call
+	c.pool.eachMember(func(b *member) { calls = append(calls, b.clears.start()) })
+	for _, call := range calls {
+		_ = call.wait(context.Background()) // a failed backing has been marked as such
 	}
-	p := c.pool
-	updates := make(map[extent.BackingID][]ondisk.SlotUpdate)
-	var cleared, failed backingSet
-	for _, v := range queue {
-		for _, l := range v.clears {
-			updates[l.Backing] = append(updates[l.Backing], ondisk.SlotUpdate{Slot: l.Slot})
-		}
-	}
-	for id, u := range updates {
-		if p.members[id].Load().writeTable(u) == nil {
-			cleared.add(id)
-		}
-	}
-	_ = p.syncBackings(context.Background(), cleared, &failed) // a failed backing has been marked as such
-	for _, v := range queue {
-		for _, l := range v.slots {
-			b := p.member(l)
-			switch {
-			case mutant.On(mutant.EarlySlotReuse): // free already
-			case b.err() != nil:
-				b.slots.Quarantine(l.Slot)
-			default:
-				b.slots.Free(l.Slot)
-				b.wakeCleaner()
-			}
-		}
-	}
-	p.freed.broadcast()
 }
 
 // ahead returns how many clean slots are kept ready on b.

@@ -21,7 +21,7 @@ type committer struct {
 
 type commitRequest struct {
 	changes []extentmap.MapChange
-	vacated vacated
+	vacated []vacatedSlot
 	maxSeq  uint64
 
 	done   chan struct{}

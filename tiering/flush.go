@@ -257,10 +257,9 @@ func (v *Volume) commitBatch(batch []stagedRecord, last map[extent.Index]int, fa
 			})
 		}
 		if !r.from.IsZero() {
-			req.vacated.slots = append(req.vacated.slots, r.from)
-			if r.entry.Mapped() {
-				req.vacated.clears = append(req.vacated.clears, r.from)
-			}
+			req.vacated = append(req.vacated, vacatedSlot{
+				slot: r.from, key: extent.Key{Volume: v.id, Index: r.index}, clear: r.entry.Mapped(),
+			})
 		}
 		req.maxSeq = max(req.maxSeq, r.seq)
 	}

@@ -53,6 +53,7 @@ type member struct {
 
 	syncs    shared // fdatasync, shared by all who need one
 	early    shared // write-back ahead of a sync
+	clears   shared // clearing of superseded table entries, with a sync
 	device   bool   // zeroing it writes zeroes; a file forgets its blocks
 	stamped  uint64 // commit number of the last stamp; touched by the sync run alone
 	syncTime metrics.Histogram
@@ -64,6 +65,7 @@ type member struct {
 	// tableMu keeps the healer (writer) away from rounds (readers).
 	tableMu sync.RWMutex
 	wake    chan struct{} // the cleaner has work here
+	toClear []vacatedSlot // guarded by cleaner.mu
 
 	// removed is set, and gone closed, when the backing is no longer of the pool.
 	// Those who hold an old location find it in Pool.members all the same: a read
@@ -93,6 +95,7 @@ func newMember(p *Pool, m extentmap.Member, spec BackingSpec, st backing.Store, 
 		b.pace.startWriteback = func() { b.early.start() }
 	}
 	b.syncs.run, b.superblocks.run, b.volumeTables.run = b.syncRun, b.copySuperblock, b.copyVolumes
+	b.clears.run = b.clearRun
 	b.early.run = func() error { st.StartWriteback(0, l.Size); return nil }
 	if m.State == extentmap.MemberFailed {
 		text := m.Error
@@ -178,6 +181,7 @@ func (b *member) fail(op string, cause error) {
 func (b *member) drainRuns() {
 	b.superblocks.drain()
 	b.volumeTables.drain()
+	b.clears.drain()
 	b.syncs.drain()
 	b.early.drain()
 }

@@ -198,7 +198,7 @@ func (op *opening) build() error {
 	p.commit.Store(pr.Commit)
 	p.staged.seq = p.incarnation << seqBits
 	p.heal.done = make(chan struct{})
-	p.cleaner.pool, p.cleaner.wake = p, make(chan struct{}, 1)
+	p.cleaner.pool = p
 	var tiers []*tier
 	for _, t := range op.state.Tiers {
 		tiers = append(tiers, newTier(t.Name, backing.Media(t.Media)))
@@ -394,7 +394,7 @@ func (p *Pool) start(clean bool) {
 	} else {
 		p.wg.Go(func() { p.healTables(p.ctx) })
 	}
-	p.wg.Go(p.cleaner.loop)
+	p.cleaner.start()
 	p.eachMember(func(b *member) { p.wg.Go(b.cleanLoop) })
 	p.eachMember((*member).resumeDrain)
 	p.wg.Go(p.roundLoop)
