@@ -70,16 +70,16 @@ func TestPackedLoad(t *testing.T) {
 type fakeDisk struct {
 	*pace
 	now    time.Time
-	syncs  int // asked for
-	writeb int
+	syncs  atomic.Int64 // asked for
+	writeb atomic.Int64
 	page   int64 // of the next random write
 }
 
 func newFakeDisk(m backing.Media) *fakeDisk {
 	d := &fakeDisk{pace: new(pace), now: time.Unix(1e9, 0)}
 	d.init(m)
-	d.startSync = func() { d.syncs++ }
-	d.startWriteback = func() { d.writeb++ }
+	d.startSync = func() { d.syncs.Add(1) }
+	d.startWriteback = func() { d.writeb.Add(1) }
 	return d
 }
 
@@ -128,8 +128,8 @@ func TestPaceBoundsRandomWrites(t *testing.T) {
 	if n < 190 || n > 200 {
 		t.Errorf("%d random writes fit at 200 a second, want nearly 200", n)
 	}
-	if d.writeb == 0 || d.writeb > 4 || d.syncs == 0 {
-		t.Errorf("write-back began %d times and %d syncs were asked for", d.writeb, d.syncs)
+	if d.writeb.Load() == 0 || d.writeb.Load() > 4 || d.syncs.Load() == 0 {
+		t.Errorf("write-back began %d times and %d syncs were asked for", d.writeb.Load(), d.syncs.Load())
 	}
 	if got := d.info(); got.unsynced != int64(n)*paceBlock || got.estimate < 900*time.Millisecond || got.estimate > 1100*time.Millisecond {
 		t.Errorf("info = %+v after %d writes", got, n)
@@ -154,7 +154,7 @@ func TestPaceHalfAtATime(t *testing.T) {
 	d := newFakeDisk(backing.HDD)
 	d.seeks = 200
 	d.publish()
-	for d.syncs == 0 && d.random(t) {
+	for d.syncs.Load() == 0 && d.random(t) {
 	}
 	d.begin(d.now)
 	if n := d.fill(t); n < 90 || n > 105 {
@@ -185,8 +185,8 @@ func TestPaceCountsWhatTheDiskWillSee(t *testing.T) {
 	if got := d.info().estimate; got > 250*time.Millisecond {
 		t.Errorf("16 MiB in 4 streams are thought to take %v", got)
 	}
-	if d.syncs != 0 {
-		t.Errorf("%d syncs", d.syncs)
+	if d.syncs.Load() != 0 {
+		t.Errorf("%d syncs", d.syncs.Load())
 	}
 }
 
@@ -195,7 +195,7 @@ func TestPaceCountsWhatTheDiskWillSee(t *testing.T) {
 func TestPaceCountsOverwritesAfterWriteback(t *testing.T) {
 	d := newFakeDisk(backing.HDD)
 	d.write(t, 0, paceBlock)
-	for d.writeb == 0 {
+	for d.writeb.Load() == 0 {
 		d.random(t)
 	}
 	before := d.info().unsynced
@@ -206,18 +206,16 @@ func TestPaceCountsOverwritesAfterWriteback(t *testing.T) {
 }
 
 // TestPaceLearns runs disks of many speeds behind both kinds of media: after some
-// seconds what is let in takes about a second, and not much less than half.
+// syncs what is let in takes about a second, and not much less than half.
 func TestPaceLearns(t *testing.T) {
 	for _, media := range []backing.Media{backing.HDD, backing.SSD} {
 		for _, iops := range []float64{60, 200, 1000, 20000} {
 			d := newFakeDisk(media)
-			spent := time.Duration(0)
-			for spent < 5*time.Minute {
-				n := d.fill(t)
+			for range 25 {
+				d.fill(t)
 				d.begin(d.now)
 				d.now = d.now.Add(time.Duration(float64(d.syncing.runs) / iops * 1e9))
 				d.end(d.now)
-				spent += time.Duration(float64(n)/iops*1e9) + time.Millisecond
 			}
 			if got := d.fill(t); float64(got) < iops*0.45 || float64(got) > iops*1.3 {
 				t.Errorf("%s with %v writes a second: %d are let in", media, iops, got)
@@ -232,7 +230,7 @@ func TestPaceLearns(t *testing.T) {
 				}
 				return n
 			}
-			for range 60 {
+			for range 25 {
 				fill()
 				d.begin(d.now)
 				d.now = d.now.Add(time.Duration(float64(d.syncing.bytes()) / rate * 1e9))
@@ -374,7 +372,7 @@ func TestPaceBackground(t *testing.T) {
 	if n != backgroundShare {
 		t.Errorf("%d bytes are let in, want %d", n, backgroundShare)
 	}
-	if d.syncs == 0 {
+	if d.syncs.Load() == 0 {
 		t.Error("no sync was asked for")
 	}
 	d.begin(d.now)
