@@ -42,6 +42,11 @@ var metricDefs = []struct {
 	{"backing_free_bytes", "Bytes in slots of the backing without an owner.", []string{"tier", "backing"}},
 	{"backing_extents", "Slots of the backing that are owned, or reserved for a move under way.", []string{"tier", "backing"}},
 	{"backing_volumes", "Volumes with extents on the backing's tier.", []string{"tier", "backing"}},
+	{"backing_draining", "1 while the backing takes no new extents because it is being emptied.", []string{"tier", "backing"}},
+	{"backing_drain_moved_bytes", "Bytes that have moved off the backing since it was to be emptied.", []string{"tier", "backing"}},
+	{"backing_drain_left_bytes", "Bytes that have yet to move off a backing that is being emptied.", []string{"tier", "backing"}},
+	{"backing_drain_eta_seconds", "Estimated time until the backing is empty; +Inf when nobody knows, 0 when it is not being emptied.", []string{"tier", "backing"}},
+	{"backing_drain_stuck_extents", "Extents that the last pass over a backing that is being emptied could not move.", []string{"tier", "backing"}},
 	{"backing_slots", "Slots of the backing by state.", []string{"tier", "backing", "state"}},
 	{"backing_unsynced_bytes", "Bytes written to the backing that no finished sync covers, in blocks of 4 KiB.", []string{"tier", "backing"}},
 	{"backing_unsynced_background_bytes", "Of these, those written by moves and by zeroing slots; at most 8 MiB.", []string{"tier", "backing"}},
@@ -205,6 +210,7 @@ func (s *sender) tiers() {
 			s.gauge("backing_used_bytes", float64(c.Used)*s.size, l...)
 			s.gauge("backing_free_bytes", float64(c.Total-c.Used)*s.size, l...)
 			s.gauge("backing_extents", float64(c.Used), l...)
+			s.drain(b, l)
 			s.gauge("backing_volumes", float64(volumes[i]), l...)
 			for state, n := range map[string]int64{
 				"free": c.Free, "cleaning": c.Cleaning, "clean": c.Clean, "used": c.Used, "vacated": c.Vacated, "quarantined": c.Quarantined,
@@ -231,6 +237,26 @@ func (s *sender) tiers() {
 		s.counter("tier_cache_misses_total", float64(t.stats.misses.Load()), t.name)
 		s.ops("tier", &t.stats, deviceOps, true, t.name)
 	}
+}
+
+// drain sends how far the emptying of a backing is.
+func (s *sender) drain(b *member, l []string) {
+	d := b.drainInfo()
+	eta := 0.0
+	if d.State != DrainNone {
+		if eta = d.ETA.Seconds(); d.ETA < 0 {
+			eta = math.Inf(1)
+		}
+	}
+	var stuck int64
+	for _, n := range d.Stuck {
+		stuck += n
+	}
+	s.gauge("backing_draining", boolValue(d.State != DrainNone), l...)
+	s.gauge("backing_drain_moved_bytes", float64(d.Moved), l...)
+	s.gauge("backing_drain_left_bytes", float64(d.Left), l...)
+	s.gauge("backing_drain_eta_seconds", eta, l...)
+	s.gauge("backing_drain_stuck_extents", float64(stuck), l...)
 }
 
 func (s *sender) volumes() {

@@ -40,6 +40,11 @@ func (s *cannedService) Backings(context.Context) ([]control.Backing, error) {
 	return []control.Backing{
 		{ID: 1, UUID: "u1", Path: "/srv/ssd/a.img", Tier: "ssd", State: control.BackingOK, SizeBytes: 1 << 40, Slots: 1 << 20, UsedSlots: 1 << 19, FreeSlots: 1 << 19, CleanSlots: 900, UnsyncedBytes: 65536, SyncSeconds: 0.25, WaitingWrites: 2, MeanReadSeconds: 0.0001},
 		{ID: 2, UUID: "u2", Path: "/srv/hdd/b\x1b[2J.img", Tier: "hdd", State: control.BackingFailed, Error: "sync: input/output error", SizeBytes: 2 << 40, Slots: 2 << 20},
+		{ID: 3, UUID: "u3", Path: "/srv/hdd/c.img", Tier: "hdd", State: control.BackingOK, SizeBytes: 2 << 40, Slots: 2 << 20, UsedSlots: 5, Draining: true,
+			Drain: &control.BackingDrain{State: control.DrainMoving, RateBytesPerSecond: 50 << 20, TotalBytes: 4 << 30, MovedBytes: 1 << 30, LeftBytes: 3 << 30,
+				MeasuredBytesPerSecond: 48 << 20, EstimatedSecondsLeft: 64, StuckExtents: map[string]int64{"too_busy": 2}, StuckExample: "extent 7 of volume home: it is written to without a pause"}},
+		{ID: 4, UUID: "u4", Path: "/srv/hdd/d.img", Tier: "hdd", State: control.BackingOK, SizeBytes: 2 << 40, Slots: 2 << 20, Draining: true,
+			Drain: &control.BackingDrain{State: control.DrainEmpty, TotalBytes: 1 << 30, MovedBytes: 1 << 30}},
 	}, nil
 }
 
@@ -61,6 +66,26 @@ func (s *cannedService) VolumesLost(context.Context) ([]control.VolumeLost, erro
 		}},
 		{Volume: "mail", LostBytes: 1 << 30, Truncated: true, Ranges: []control.LostRange{{Offset: 4096, LengthBytes: 1 << 20, BackingID: 2, BackingPath: "/srv/hdd/b.img"}}},
 	}, nil
+}
+
+func (s *cannedService) BackingAdd(_ context.Context, r control.BackingAddRequest) (control.BackingChange, error) {
+	s.asked = append(s.asked, r)
+	return control.BackingChange{BackingID: 4, BackingPath: r.Path, Tier: r.Tier, DryRun: r.DryRun, Changes: []string{"backing 4 added"}}, nil
+}
+
+func (s *cannedService) BackingDrain(_ context.Context, r control.BackingDrainRequest) (control.BackingChange, error) {
+	s.asked = append(s.asked, r)
+	return control.BackingChange{BackingID: 3, BackingPath: "/srv/hdd/c.img", Tier: "hdd", DryRun: r.DryRun, Changes: []string{"drain: " + string(r.Action)}}, nil
+}
+
+func (s *cannedService) BackingRemove(_ context.Context, r control.BackingRemoveRequest) (control.BackingChange, error) {
+	s.asked = append(s.asked, r)
+	return control.BackingChange{BackingID: 3, DryRun: r.DryRun, Changes: []string{"backing 3 removed"}}, nil
+}
+
+func (s *cannedService) TierRemove(_ context.Context, r control.TierRemoveRequest) (control.BackingChange, error) {
+	s.asked = append(s.asked, r)
+	return control.BackingChange{Tier: r.Tier, DryRun: r.DryRun, Changes: []string{"tier removed"}}, nil
 }
 
 func (s *cannedService) BackingForget(_ context.Context, r control.BackingForgetRequest) (control.BackingForgotten, error) {

@@ -10,7 +10,7 @@ import (
 )
 
 func newTierCommand(g *globals) *cobra.Command {
-	return group("tier", "Classes of speed", "", &cobra.Command{
+	return group("tier", "Classes of speed", "", newTierRemoveCommand(g), &cobra.Command{
 		Use:     "list",
 		Short:   "List the tiers, fastest first, with fill and speed",
 		Long:    "List shows each tier's capacity, fill and headroom (what promotions leave free),\nand since the daemon's start its requests, its share of all reads, and the mean\ntime of a read and of a write as clients see it.",

@@ -175,6 +175,7 @@ func (s *service) Backings(context.Context) ([]control.Backing, error) {
 			SyncSeconds: b.SyncTime.Seconds(), WaitingWrites: b.Waiting,
 			MeanReadSeconds: mean(b.Ops["read"]), MeanWriteSeconds: mean(b.Ops["write"]), Simulated: simulated[b.Path],
 		}
+		c.Drain = drainOf(b.Drain)
 		list = append(list, c)
 	}
 	return list, nil

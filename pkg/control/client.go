@@ -115,6 +115,26 @@ func (c *Client) VolumesLost(ctx context.Context) ([]VolumeLost, error) {
 	return call[[]VolumeLost](ctx, c, routeVolumesLost, none{})
 }
 
+// BackingAdd implements Service.
+func (c *Client) BackingAdd(ctx context.Context, r BackingAddRequest) (BackingChange, error) {
+	return call[BackingChange](ctx, c, routeBackingAdd, r)
+}
+
+// BackingDrain implements Service.
+func (c *Client) BackingDrain(ctx context.Context, r BackingDrainRequest) (BackingChange, error) {
+	return call[BackingChange](ctx, c, routeBackingDrain, r)
+}
+
+// BackingRemove implements Service.
+func (c *Client) BackingRemove(ctx context.Context, r BackingRemoveRequest) (BackingChange, error) {
+	return call[BackingChange](ctx, c, routeBackingRemove, r)
+}
+
+// TierRemove implements Service.
+func (c *Client) TierRemove(ctx context.Context, r TierRemoveRequest) (BackingChange, error) {
+	return call[BackingChange](ctx, c, routeTierRemove, r)
+}
+
 // BackingForget implements Service.
 func (c *Client) BackingForget(ctx context.Context, r BackingForgetRequest) (BackingForgotten, error) {
 	return call[BackingForgotten](ctx, c, routeBackingForget, r)

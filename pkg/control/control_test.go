@@ -52,6 +52,22 @@ func (f *fake) BackingForget(_ context.Context, r BackingForgetRequest) (Backing
 	f.request = r
 	return BackingForgotten{BackingID: 1, Volumes: []VolumeLoss{{"v", 4096}}, Changes: []string{"forgotten"}}, f.err
 }
+func (f *fake) backing(request any) (BackingChange, error) {
+	f.request = request
+	return BackingChange{BackingID: 4, Tier: "ssd", Changes: []string{"changed"}}, f.err
+}
+func (f *fake) BackingAdd(_ context.Context, r BackingAddRequest) (BackingChange, error) {
+	return f.backing(r)
+}
+func (f *fake) BackingDrain(_ context.Context, r BackingDrainRequest) (BackingChange, error) {
+	return f.backing(r)
+}
+func (f *fake) BackingRemove(_ context.Context, r BackingRemoveRequest) (BackingChange, error) {
+	return f.backing(r)
+}
+func (f *fake) TierRemove(_ context.Context, r TierRemoveRequest) (BackingChange, error) {
+	return f.backing(r)
+}
 func (f *fake) VolumeCreate(_ context.Context, r VolumeCreateRequest) (VolumeChange, error) {
 	return f.change(r, r.Name)
 }

@@ -20,6 +20,10 @@ func routes() []route {
 		list(routeTiers, Service.Tiers),
 		list(routeBackings, Service.Backings),
 		withRequest(routeBackingForget, Service.BackingForget),
+		withRequest(routeBackingAdd, Service.BackingAdd),
+		withRequest(routeBackingDrain, Service.BackingDrain),
+		withRequest(routeBackingRemove, Service.BackingRemove),
+		withRequest(routeTierRemove, Service.TierRemove),
 		list(routeVolumes, Service.Volumes),
 		list(routeVolumesLost, Service.VolumesLost),
 		withRequest(routeVolumeCreate, Service.VolumeCreate),
@@ -45,6 +49,10 @@ const (
 	routeTiers            = "tiers"
 	routeBackings         = "backings"
 	routeBackingForget    = "backing-forget"
+	routeBackingAdd       = "backing-add"
+	routeBackingDrain     = "backing-drain"
+	routeBackingRemove    = "backing-remove"
+	routeTierRemove       = "tier-remove"
 	routeVolumes          = "volumes"
 	routeVolumesLost      = "volumes-lost"
 	routeVolumeCreate     = "volume-create"

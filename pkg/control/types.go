@@ -14,6 +14,10 @@ type Service interface {
 	Backings(context.Context) ([]Backing, error) // by tier, then id
 
 	BackingForget(context.Context, BackingForgetRequest) (BackingForgotten, error)
+	BackingAdd(context.Context, BackingAddRequest) (BackingChange, error)
+	BackingDrain(context.Context, BackingDrainRequest) (BackingChange, error)
+	BackingRemove(context.Context, BackingRemoveRequest) (BackingChange, error)
+	TierRemove(context.Context, TierRemoveRequest) (BackingChange, error)
 
 	Volumes(context.Context) ([]Volume, error)         // by name
 	VolumesLost(context.Context) ([]VolumeLost, error) // by name; those that have lost something
@@ -117,26 +121,28 @@ const (
 
 // Backing is one file or device.
 type Backing struct {
-	ID               int          `json:"id"`
-	UUID             string       `json:"uuid"`
-	Path             string       `json:"path"`
-	Tier             string       `json:"tier"`
-	State            BackingState `json:"state"`
-	Error            string       `json:"error,omitempty"` // why it is not ok
-	StateSince       time.Time    `json:"state_since"`     // zero: since the start or longer
-	Draining         bool         `json:"draining"`        // takes no new extents, and is being emptied
-	SizeBytes        int64        `json:"size_bytes"`
-	Slots            int64        `json:"slots"`
-	UsedSlots        int64        `json:"used_slots"`
-	FreeSlots        int64        `json:"free_slots"`
-	CleanSlots       int64        `json:"clean_slots"`
-	QuarantinedSlots int64        `json:"quarantined_slots"`
-	UnsyncedBytes    int64        `json:"unsynced_bytes"`
-	SyncSeconds      float64      `json:"sync_seconds"`   // that a sync is expected to take now
-	WaitingWrites    int64        `json:"waiting_writes"` // that wait because of it
-	MeanReadSeconds  float64      `json:"mean_read_seconds"`
-	MeanWriteSeconds float64      `json:"mean_write_seconds"`
-	Simulated        bool         `json:"simulated"`
+	ID         int          `json:"id"`
+	UUID       string       `json:"uuid"`
+	Path       string       `json:"path"`
+	Tier       string       `json:"tier"`
+	State      BackingState `json:"state"`
+	Error      string       `json:"error,omitempty"` // why it is not ok
+	StateSince time.Time    `json:"state_since"`     // zero: since the start or longer
+	Draining   bool         `json:"draining"`        // takes no new extents, and is being emptied
+	// Drain is how far that has come; nil if it is not being emptied.
+	Drain            *BackingDrain `json:"drain,omitempty"`
+	SizeBytes        int64         `json:"size_bytes"`
+	Slots            int64         `json:"slots"`
+	UsedSlots        int64         `json:"used_slots"`
+	FreeSlots        int64         `json:"free_slots"`
+	CleanSlots       int64         `json:"clean_slots"`
+	QuarantinedSlots int64         `json:"quarantined_slots"`
+	UnsyncedBytes    int64         `json:"unsynced_bytes"`
+	SyncSeconds      float64       `json:"sync_seconds"`   // that a sync is expected to take now
+	WaitingWrites    int64         `json:"waiting_writes"` // that wait because of it
+	MeanReadSeconds  float64       `json:"mean_read_seconds"`
+	MeanWriteSeconds float64       `json:"mean_write_seconds"`
+	Simulated        bool          `json:"simulated"`
 }
 
 // VolumeState is a volume's place in its life.
