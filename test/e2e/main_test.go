@@ -7,6 +7,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"testing"
+
+	"tierd/test/faultfs"
 )
 
 var (
@@ -18,6 +20,7 @@ var (
 )
 
 func TestMain(m *testing.M) {
+	faultfs.Main()
 	flag.Parse()
 	os.Exit(run(m))
 }

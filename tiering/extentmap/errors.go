@@ -1,6 +1,9 @@
 package extentmap
 
-import "errors"
+import (
+	"errors"
+	"syscall"
+)
 
 var (
 	// ErrExists is returned by Create when there is a file at the path.
@@ -25,9 +28,19 @@ var (
 	ErrClosed = errors.New("metadata is closed")
 	// ErrMetadataFailed is returned by every Commit and LoadMap from the first
 	// failed commit on, for as long as the process lives. What the file holds
-	// is unknown until it is opened again.
-	ErrMetadataFailed = errors.New("metadata has failed")
+	// is unknown until it is opened again. Whatever errno the cause has, say that
+	// of a full file system, a client has to see an I/O error: there is nothing it
+	// could wait for, or free.
+	ErrMetadataFailed error = ioError("metadata has failed")
 	// ErrInvalidChange is returned by Commit for a request that no state of
 	// the metadata would make right. Nothing was changed.
 	ErrInvalidChange = errors.New("invalid change")
 )
+
+// ioError is a sentinel that is EIO as well.
+type ioError string
+
+func (e ioError) Error() string { return string(e) }
+
+// Unwrap returns the errno.
+func (e ioError) Unwrap() error { return syscall.EIO }
