@@ -39,7 +39,7 @@ var (
 	}
 	// Moving: writes and moves of the same few extents, and the tables they leave.
 	Moving = CrashProfile{
-		Epochs: 3, Workers: 3, Movers: 3, Ops: 60, FUA: 2, Instants: 12, Rebuilds: 1, Hot: true, Dawdle: 300 * time.Microsecond,
+		Epochs: 3, Workers: 6, Movers: 2, Ops: 40, FUA: 2, Instants: 6, Rebuilds: 1, Hot: true, Dawdle: 300 * time.Microsecond,
 		Patience: time.Minute,
 	}
 	// Boots: many short epochs, so that what one boot leaves meets the next ones.
@@ -133,7 +133,7 @@ func NewCrashRun(t testing.TB, prof CrashProfile, seed uint64) *CrashRun {
 	}
 	cfg := Config{ExtentSize: crashExtent, Slots: [][]int{{5}, {4, 6}, {14}}, Volumes: []int64{12 * crashExtent, 5*crashExtent + 4096}}
 	if prof.Hot {
-		cfg = Config{ExtentSize: crashExtent, Slots: [][]int{{3}, {2, 2}, {4}}, Volumes: []int64{3 * crashExtent, 2 * crashExtent}}
+		cfg = Config{ExtentSize: crashExtent, Slots: [][]int{{3}, {2, 2}, {4}}, Volumes: []int64{2 * crashExtent, crashExtent}}
 	}
 	r.w = NewWorld(t, cfg, func(o *tiering.Options) {
 		o.Fault = r.newFault()
@@ -198,7 +198,11 @@ func (r *CrashRun) epoch(e int) {
 		at = append(at, r.rnd.Int64N(60)+1) // about as many as an open makes
 	}
 	slices.Sort(at)
-	r.w.armInstants(r.prof.Instants/2, at...)
+	more := 0
+	if r.prof.Hot {
+		more = 2 * r.prof.Instants
+	}
+	r.w.armInstants(more, at...)
 	begun := r.w.instants.n
 	r.open()
 	if r.rnd.IntN(4) != 0 {
@@ -228,7 +232,11 @@ func (r *CrashRun) epoch(e int) {
 		last.before, last.after = r.tick(), r.tick()
 	}
 	for _, in := range all {
-		r.judge(in, ending(r.rnd.IntN(2)))
+		end := ending(r.rnd.IntN(2))
+		if r.prof.Hot && r.rnd.IntN(4) != 0 {
+			end = cut
+		}
+		r.judge(in, end)
 	}
 	if old != nil && !clean && !r.anyFailure() {
 		r.tryOldMap(old, last)

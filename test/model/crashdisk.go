@@ -101,7 +101,7 @@ func (d *crashDisk) dawdle() {
 // block, changing it, and writing it.
 func (d *crashDisk) WriteAt(ctx context.Context, p []byte, off int64) error {
 	d.dawdle()
-	if d.r.prof.Hot && off >= d.layout.SlotTableOffset && off < d.layout.DataOffset && rand.IntN(4) == 0 {
+	if d.r.prof.Hot && off >= d.layout.SlotTableOffset && off < d.layout.DataOffset && rand.IntN(8) == 0 {
 		d.r.w.soon(rand.Int64N(4))
 	}
 	from, to := off/block*block, (off+int64(len(p))+block-1)/block*block

@@ -119,7 +119,7 @@ func (r *CrashRun) change(rnd *rand.Rand) {
 	ctx, cancel := r.context()
 	defer cancel()
 	k := rnd.IntN(100)
-	if k < 16 {
+	if k < 16 && !r.prof.Hot || k < 3 {
 		r.flush(ctx, v)
 		return
 	}

@@ -76,6 +76,9 @@ func (r *CrashRun) judge(in *Instant, end ending) {
 	}
 	if r.rnd.IntN(r.prof.Rebuilds) == 0 && r.healed != 0 && r.healed < in.before && !broken {
 		r.judgeRebuilt(in, end, c)
+		for n := 0; r.prof.Hot && end == cut && n < 2; n++ {
+			r.judgeRebuilt(in, end, r.randomCut())
+		}
 	}
 	lost := r.inspect(w, in, end, what)
 	if cont := w.Pool.Continuity(); !opening && !broken {
