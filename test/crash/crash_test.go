@@ -4,6 +4,7 @@ import (
 	"errors"
 	"flag"
 	"os"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -42,8 +43,8 @@ func mount(t *testing.T) *recordfs.FS {
 // TestStates enumerates crash states and finds nothing wrong with any.
 func TestStates(t *testing.T) {
 	x := newMatrix(mount(t), model.Seed(t), *perCell)
-	// Rows run side by side, most of the time in pairs.
-	x.perRow = *stateFor * 2 / time.Duration(len(rows))
+	// As many rows run side by side as there are processors.
+	x.perRow = *stateFor * time.Duration(runtime.GOMAXPROCS(0)) / time.Duration(len(rows))
 	t.Run("rows", func(t *testing.T) {
 		for i := range rows {
 			t.Run(rows[i].name, func(t *testing.T) {
@@ -51,6 +52,7 @@ func TestStates(t *testing.T) {
 				if err := x.enumerate(&rows[i]); err != nil {
 					t.Error(err)
 				}
+				t.Log(x.sum(rows[i].name))
 			})
 		}
 	})

@@ -303,6 +303,20 @@ func (x *matrix) choose(row *row, rec *recording, rnd *rand.Rand, run uint64) []
 	return chosen
 }
 
+// sum says in words how many states of a row were judged.
+func (x *matrix) sum(row string) string {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	cells, total := 0, 0
+	for c, n := range x.counts {
+		if c.row == row {
+			cells++
+			total += n
+		}
+	}
+	return fmt.Sprintf("%d states in %d cells, of %d runs", total, cells, x.runs[row])
+}
+
 // report prints the counts of all cells, and returns their total and the cells that
 // have fewer states than they should.
 func (x *matrix) report(w io.Writer) (total int, short []cell) {

@@ -141,31 +141,34 @@ func zero(r *run) {
 	}
 }
 
-// relocate moves extents of both volumes along tiers while they are written to.
+// relocate moves extents of both volumes along tiers while they are written to: most
+// of the writes go to the extent that moves.
 func relocate(r *run, tiers ...int) {
-	writer := func(name string) func(*run) {
+	user := func(name string) func(*run) {
 		return func(r *run) {
-			for range 10 {
-				off, n := r.span(name)
-				r.write(name, off, n, r.oneIn(4))
-				if r.oneIn(4) {
+			for _, t := range tiers {
+				off, n := r.extents(name)
+				n = min(n, r.shape.extent)
+				if r.oneIn(2) {
 					r.flush(name)
 				}
-				if r.oneIn(10) {
+				r.beside(func(r *run) { r.move(name, off, t) }, func(r *run) {
+					for range 5 {
+						r.write(name, off+r.rnd.Int64N(n/block)*block, block, r.oneIn(2))
+					}
+				})
+				for range 2 {
+					off, n := r.span(name)
+					r.write(name, off, n, r.oneIn(4))
+				}
+				if r.oneIn(8) {
 					off, n := r.extents(name)
 					r.trim(name, off, n, false)
 				}
 			}
 		}
 	}
-	r.beside(writer(v0), writer(v1), func(r *run) {
-		for _, t := range tiers {
-			for _, name := range []string{v0, v1} {
-				off, _ := r.extents(name)
-				r.move(name, off, t)
-			}
-		}
-	})
+	r.beside(user(v0), user(v1), flusher(v0), flusher(v1))
 }
 
 func createVolume(r *run) {
