@@ -151,6 +151,11 @@ func (a *adding) plan() error {
 	if taken != nil {
 		return taken
 	}
+	paths := []string{o.Backing.Path}
+	p.eachMember(func(b *member) { paths = append(paths, b.path) })
+	if err := checkDistinct(p.opts.Metadata, paths); err != nil {
+		return err
+	}
 	a.tier = p.tierNamed(o.Tier)
 	a.next = p.ranks()
 	beside := cmp.Or(o.Before, o.After)

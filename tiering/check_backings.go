@@ -20,6 +20,11 @@ type checkedBacking struct {
 	usable bool               // it is the member, whole and of the right age
 }
 
+// behind reports whether b may lack what the metadata has without being damaged: it
+// has failed, or the pool was in use without it. The next start brings the latter up
+// to date.
+func (b *checkedBacking) behind() bool { return b.m.State == extentmap.MemberFailed || b.m.Away }
+
 func (b *checkedBacking) slotTable(pool [16]byte) *ondisk.SlotTable {
 	return ondisk.NewSlotTable(b.store, pool, b.m.UUID, b.m.ID, b.sb.Layout)
 }
@@ -224,8 +229,8 @@ func (c *checker) checkSuperblock(b *checkedBacking) {
 			b.sb.Layout.Slots, b.sb.Layout.Size, b.m.Slots, b.m.Size)
 		b.usable = false
 	}
-	if b.m.State == extentmap.MemberFailed {
-		return // nothing is written to it any more
+	if b.behind() {
+		return // nothing is written to it any more, or was while it was away
 	}
 	want := superblockOf(c.state, b.m.ID, b.sb.Layout, b.sb.Incarnation)
 	if what := differs(want, b.sb); what != "" {
@@ -349,7 +354,7 @@ func (c *checker) checkVolumeTable(ctx context.Context, b *checkedBacking) {
 			best = i
 		}
 	}
-	serves := b.m.State != extentmap.MemberFailed
+	serves := !b.behind()
 	write := func(i int) {
 		vc := copies[i]
 		if serves {

@@ -224,7 +224,7 @@ func (c *checker) checkTable(ctx context.Context, p *windowPart) error {
 // ahead of it, and on a failed backing they are; the next start looks after both.
 func (c *checker) judgeEntry(b *checkedBacking, d entryDiff) (mend bool) {
 	owned := d.owner.Volume != 0
-	settled := c.state.Pool.CleanStop && b.m.State != extentmap.MemberFailed
+	settled := c.state.Pool.CleanStop && !b.behind()
 	kind, text := FoundEntryMissing, ""
 	switch {
 	case !d.valid:

@@ -158,6 +158,7 @@ func TestDegraded(t *testing.T) {
 	e.expect("v1", 0, ext, 8)
 	e.wantLost("v1", "2+1@/t1/b0")
 	e.Close()
+	e.Check() // it has missed what happened, which is no damage
 	e.Open()
 	e.healed()
 	e.wantLost("v1", "")
@@ -450,4 +451,32 @@ func TestForgetIsResumed(t *testing.T) {
 			t.Errorf("forgetting failed at %d commits, want at least 3", failures)
 		}
 	}
+}
+
+// TestDegradedVolumeFails: a volume whose flushes fail for what was lost can still be
+// written to, for longer than the staged log has room, and be deleted.
+func TestDegradedVolumeFails(t *testing.T) {
+	const extents = 1200
+	e := placed(t, model.Config{Slots: [][]int{{4}, {6}, {extents}}, Volumes: []int64{8 * ext, extents * ext}})
+	e.write("v1", 0, block, 9)
+	e.Kill()
+	e.mustOpen(without(path(1, 0)))
+	e.healed()
+	wantErr(t, "flush", e.volume("v1").Flush(ctx), tiering.ErrBackingMissing)
+	for i := int64(3); i < extents; i++ { // 64 KiB of log have room for less
+		e.write("v1", i*ext, block, 1)
+	}
+	if err := e.Pool.DeleteVolume(ctx, "v1", false, false); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the volume is gone", func() bool { return len(e.Pool.VolumeInfos()) == 1 })
+	if used, _, quarantined := e.slots(1); used != 0 || quarantined != 3 {
+		t.Errorf("slots of the missing backing: %d used, %d set aside; want 0, 3", used, quarantined)
+	}
+	e.Close()
+	e.Open()
+	e.healed()
+	e.settle()
+	e.Close()
+	e.Check()
 }

@@ -199,5 +199,9 @@ func (v *Volume) dropExtents(ctx context.Context, first, last extent.Index) erro
 	if err != nil {
 		return err
 	}
-	return v.Flush(ctx)
+	// A volume whose flushes fail for what it lost has its unmaps committed all the same.
+	if err := v.Flush(ctx); err != nil && (v.pool.db.Err() != nil || ctx.Err() != nil) {
+		return err
+	}
+	return nil
 }

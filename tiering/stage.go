@@ -75,7 +75,9 @@ func (p *Pool) makeLogRoom(ctx context.Context, try func() error) error {
 	for range calls {
 		if rerr := <-ended; rerr != nil {
 			errs = append(errs, rerr)
-		} else if err = try(); !errors.Is(err, stagedlog.ErrFull) {
+		}
+		// A round of a volume whose flushes fail has let go of the log all the same.
+		if err = try(); !errors.Is(err, stagedlog.ErrFull) {
 			return err
 		}
 	}
