@@ -256,7 +256,8 @@ func (r *rebuild) judgeOther(o SurveyOther) {
 	case errors.Is(o.Err, ondisk.ErrNewerFormat), errors.Is(o.Err, backing.ErrInUse):
 		r.refuse = append(r.refuse, fmt.Sprintf("backing %s: %v", o.Path, o.Err))
 	default:
-		r.found.damage(FoundUnreadable, o.Path, "", "%v", o.Err)
+		// If it is a member, that is told as well.
+		r.found.warning(FoundUnreadable, o.Path, "", "%v", o.Err)
 	}
 }
 
