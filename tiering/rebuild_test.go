@@ -1,6 +1,8 @@
 package tiering_test
 
 import (
+	"bytes"
+	"fmt"
 	"maps"
 	"math/rand/v2"
 	"os"
@@ -9,7 +11,9 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
+	"tierd/pkg/backing"
 	"tierd/test/model"
 	"tierd/tiering"
 	"tierd/tiering/extent"
@@ -295,4 +299,153 @@ func TestRebuildSetsDamagedSlotsAside(t *testing.T) {
 	e.expect("v0", 0, ext, 0)
 	e.expect("v0", ext, ext, 1)
 	eventually(t, "the slot is set aside", func() bool { _, _, q := e.slots(0); return q == 1 })
+}
+
+// manyExtents makes a closed pool in files, with three volumes that own n extents by
+// the slot tables of two backings. Nothing is in the slots.
+func manyExtents(t testing.TB, n int64) (tiering.RebuildOptions, map[string]int64) {
+	t.Helper()
+	dir := t.TempDir()
+	o := tiering.CreateOptions{Metadata: filepath.Join(dir, "pool.db"), ExtentSize: ext}
+	want := make(map[string]int64)
+	for i, name := range []string{"home", "mail", "news"} {
+		o.Volumes = append(o.Volumes, tiering.VolumeSpec{Name: name, Size: 2 * n * ext})
+		want[name] = n / 3
+		if int64(i) < n%3 {
+			want[name]++
+		}
+	}
+	for i, media := range []backing.Media{backing.SSD, backing.HDD} {
+		o.Tiers = append(o.Tiers, tiering.TierSpec{Name: string(media), Media: media, Backings: []tiering.BackingSpec{
+			{Path: filepath.Join(dir, fmt.Sprint(i)), Size: (n/2+300)*ext + 32<<20},
+		}})
+	}
+	if _, err := tiering.Create(ctx, o); err != nil {
+		t.Fatal(err)
+	}
+	p, err := tiering.Open(ctx, tiering.Options{Metadata: o.Metadata})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Close(); err != nil {
+		t.Fatal(err)
+	}
+	r := tiering.RebuildOptions{Metadata: o.Metadata}
+	for i, ti := range o.Tiers {
+		spec := ti.Backings[0]
+		r.Backings = append(r.Backings, spec)
+		st, err := tiering.OpenBacking(ctx, spec, false, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer st.Close()
+		sb, err := ondisk.ReadSuperblock(ctx, st)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var updates []ondisk.SlotUpdate
+		for j := int64(i); j < n; j += 2 {
+			updates = append(updates, ondisk.SlotUpdate{Slot: extent.Slot(j / 2), Entry: ondisk.SlotEntry{
+				Kind: ondisk.Owner, Key: extent.Key{Volume: extent.VolumeID(j%3 + 1), Index: extent.Index(j / 3 * 2)}, Seq: 2<<40 + uint64(j),
+			}})
+		}
+		table := ondisk.NewSlotTable(st, sb.PoolID, sb.BackingUUID, sb.Backing, sb.Layout)
+		if err := table.Write(ctx, updates); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Remove(o.Metadata); err != nil {
+		t.Fatal(err)
+	}
+	return r, want
+}
+
+func TestRebuildOfManyExtents(t *testing.T) {
+	t.Parallel()
+	const n = 100_000
+	o, want := manyExtents(t, n)
+	r, err := tiering.Rebuild(ctx, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r.Extents != n || r.Damaged() {
+		t.Errorf("%d extents, want %d; findings %+v", r.Extents, n, r.Findings)
+	}
+	for _, v := range r.Volumes {
+		if v.Extents != want[v.Name] {
+			t.Errorf("volume %s has %d extents, want %d", v.Name, v.Extents, want[v.Name])
+		}
+	}
+	_, m := readMap(t, o.Metadata)
+	for j := range extent.Index(n) {
+		key := extent.Key{Volume: extent.VolumeID(j%3 + 1), Index: j / 3 * 2}
+		if want := (extent.Location{Backing: extent.BackingID(j%2 + 1), Slot: extent.Slot(j / 2)}); m[key] != want {
+			t.Fatalf("%v is at %v, want %v", key, m[key], want)
+		}
+	}
+}
+
+// BenchmarkRebuild rebuilds a pool of three volumes and 100,000 extents, each with
+// data, reads all volumes and compares. It has to take less than ten seconds, the
+// reading not counted.
+func BenchmarkRebuild(b *testing.B) {
+	const n = 100_000
+	o, want := manyExtents(b, n)
+	fill := func(j int64) []byte { return bytes.Repeat([]byte(fmt.Sprintf("%015d ", j)), block/16) }
+	for i, spec := range o.Backings {
+		st, err := tiering.OpenBacking(ctx, spec, false, false)
+		if err != nil {
+			b.Fatal(err)
+		}
+		sb, err := ondisk.ReadSuperblock(ctx, st)
+		if err != nil {
+			b.Fatal(err)
+		}
+		for j := int64(i); j < n; j += 2 {
+			if err := st.WriteAt(ctx, fill(j), sb.Layout.SlotOffset(extent.Slot(j/2))+j%16*block); err != nil {
+				b.Fatal(err)
+			}
+		}
+		st.Close()
+	}
+	b.ResetTimer()
+	for b.Loop() {
+		r, err := tiering.Rebuild(ctx, o)
+		if err != nil || r.Extents != n {
+			b.Fatalf("%+v, %v", r, err)
+		}
+		o.Replace = true
+	}
+	b.StopTimer()
+	took := b.Elapsed() / time.Duration(b.N)
+	if took > 10*time.Second {
+		b.Errorf("rebuild took %s", took)
+	}
+	p, err := tiering.Open(ctx, tiering.Options{Metadata: o.Metadata})
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer p.Close()
+	buf := make([]byte, ext)
+	for name := range want {
+		v, err := p.Volume(name)
+		if err != nil {
+			b.Fatal(err)
+		}
+		id := map[string]int64{"home": 0, "mail": 1, "news": 2}[name]
+		for i := range int64(2 * n) {
+			if err := v.ReadAt(ctx, buf, i*ext); err != nil {
+				b.Fatal(err)
+			}
+			j := i/2*3 + id
+			expect := make([]byte, ext)
+			if i%2 == 0 && j < n {
+				copy(expect[j%16*block:], fill(j))
+			}
+			if !bytes.Equal(buf, expect) {
+				b.Fatalf("volume %s, extent %d: not what was written", name, i)
+			}
+		}
+	}
+	b.ReportMetric(float64(n)/took.Seconds(), "extents/s")
 }
