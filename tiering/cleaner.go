@@ -185,15 +185,19 @@ func (b *member) cleanLoop() {
 	case <-b.pool.heal.done:
 	}
 	limit := rate.NewLimiter(zeroRate, zeroRate)
+	told := false // that slots cannot be zeroed
 	for {
 		again := false
 		if b.err() == nil {
 			for b.slots.Counts().Clean < b.ahead() {
 				n, err := b.cleanSome(ctx, limit)
 				if err != nil && ctx.Err() == nil {
-					b.pool.log.Warn("slots cannot be zeroed; trying again later", "backing", b.path, "error", err)
-					again = true
+					if !told && b.err() == nil {
+						b.pool.log.Warn("slots cannot be zeroed; trying again until they can", "backing", b.path, "error", err)
+					}
+					again, told = true, true
 				}
+				told = told && n == 0
 				if n == 0 {
 					break
 				}

@@ -276,3 +276,50 @@ func TestFailedUnderStagedMapping(t *testing.T) {
 	e.Open()
 	wantErr(t, "flush of v0 after the second restart", e.volume("v0").Flush(ctx), tiering.ErrBackingFailed)
 }
+
+// TestExtentsFlee: what can be read of a suspect backing is moved to others, each
+// copy being read back, and what cannot stays, without a storm of tries and lines.
+func TestExtentsFlee(t *testing.T) {
+	var now *clock.Fake
+	e := newEnv(t, model.Config{}, fakeTime(&now))
+	e.write("v0", 0, 3*ext, 1)
+	e.flush("v0")
+	pl, err := e.Pool.Locate("v0", ext)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := e.stores[path(0, 0)]
+	bad := s.Inject(faultstore.Fault{Ops: faultstore.Read, From: pl.DeviceOffset, To: pl.DeviceOffset + ext, Err: syscall.EIO})
+	readsBack := func() int64 {
+		return e.stores[path(1, 0)].Count(faultstore.Read) + e.stores[path(2, 0)].Count(faultstore.Read)
+	}
+	before := readsBack()
+	wantErr(t, "read", e.volume("v0").ReadAt(ctx, make([]byte, block), ext), syscall.EIO)
+	eventually(t, "the flight", func() bool {
+		now.Advance(time.Second)
+		return e.tierOf("v0", 0) != "t0" && e.tierOf("v0", 2*ext) != "t0"
+	})
+	if n := readsBack() - before; n < 2 {
+		t.Errorf("%d reads of copies, want each to be read back", n)
+	}
+	e.expect("v0", 0, ext, 1)
+	e.expect("v0", 2*ext, ext, 1)
+	for range 30 {
+		now.Advance(time.Second)
+		eventually(t, "who waits for the clock", func() bool { return now.Waiters() > 2 })
+	}
+	if n := bad.Hits(); n > 4 {
+		t.Errorf("an unreadable extent was tried %d times within a minute", n)
+	}
+	if got := e.tierOf("v0", ext); got != "t0" {
+		t.Errorf("the unreadable extent is on tier %q", got)
+	}
+	e.wantCondition("with an unreadable extent", 0, tiering.ConditionSuspect)
+	if n := strings.Count(e.logs.String(), "\n"); n != 1 {
+		t.Errorf("%d lines of log, want 1:\n%s", n, e.logs.String())
+	}
+	s.Clear()
+	eventually(t, "the last one", func() bool { now.Advance(time.Minute); return e.tierOf("v0", ext) != "t0" })
+	e.expect("v0", ext, ext, 1)
+	e.flush("v0")
+}

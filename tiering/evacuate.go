@@ -44,6 +44,7 @@ func (p *Pool) evacuator(e evacuation) *mover {
 //	                backing has a slot
 //	volume_failed   flushes of its volume fail, so that no move of it would be durable
 //	backing_failed  the backing it is on has failed
+//	backing_hangs   the backing it is on does not answer
 //	too_busy        it is written to without a pause
 //	budget, error, cancelled, stopped, volume_gone as for other moves
 func (p *Pool) evacuate(ctx context.Context, w *mover, k extent.Key) MoveEvent {

@@ -154,6 +154,9 @@ func (w *mover) admit(m plan.Move) error {
 	if w.src.err() != nil {
 		return errAbandon("backing_failed")
 	}
+	if w.src.health.hanging.Load() {
+		return errAbandon("backing_hangs")
+	}
 	return nil
 }
 
@@ -416,7 +419,7 @@ func (w *mover) copyPiece(ctx context.Context, piece int) error {
 	off := int64(piece) * n
 	buf := w.buf[:n]
 	if err := w.src.store.ReadAt(ctx, buf, w.src.offset(w.entry.Location().Slot)+off); err != nil {
-		return fmt.Errorf("%w %s: %w", errSource, w.src.path, err)
+		return fmt.Errorf("%w %s: %w", errSource, w.src.path, w.src.ioError("read", err))
 	}
 	at := w.dst.offset(w.to.Slot) + off
 	w.credit -= n
@@ -425,7 +428,7 @@ func (w *mover) copyPiece(ctx context.Context, piece int) error {
 	w.space -= n
 	w.dst.pace.wroteBackground(at, n, time.Now())
 	if err != nil {
-		return fmt.Errorf("write extent to backing %s: %w", w.dst.path, err)
+		return fmt.Errorf("write extent to backing %s: %w", w.dst.path, w.dst.ioError("write", err))
 	}
 	w.piece = max(time.Since(start), w.piece/2)
 	if w.verify {

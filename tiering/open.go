@@ -408,6 +408,7 @@ func (p *Pool) start(clean bool) {
 		}
 	})
 	p.wg.Go(p.watchLoop)
+	p.wg.Go(p.fleeLoop)
 	for range p.reloc.workers {
 		p.wg.Go(func() { p.reloc.work(p.ctx) })
 	}

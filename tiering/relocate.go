@@ -191,7 +191,7 @@ func (r *relocator) ended(ev MoveEvent, private bool) {
 	r.mu.Unlock()
 	r.idle.broadcast()
 	level := r.pool.log.Debug
-	if ev.Outcome == MoveFailed && ev.Move.Reason != plan.ReasonDrain { // a drain tells its reasons itself, once
+	if ev.Outcome == MoveFailed && !private && !toldByState(ev.Err) { // a drain tells its reasons itself, once
 		level = r.pool.log.Warn
 	}
 	level("move ended", "extent", ev.Move.Key, "from", ev.Move.From, "to", ev.Move.To, "kind", ev.Move.Kind,
