@@ -69,7 +69,7 @@
 // In this order; none is held over I/O on a backing or over a commit, but for the
 // first, which only administrators wait for, Pool.memberMu and member.tableMu:
 //
-//	Pool.adminMu     changes of volumes
+//	Pool.adminMu     changes of volumes, tiers and backings
 //	member.superMu   writing the superblock of a backing
 //	registry stripes, ascending
 //	Pool.memberMu    editing the members' records
@@ -78,7 +78,7 @@
 //	Volume.mu        a volume's settings
 //	alloc.Slots      the books of a backing
 //	space.mu         what volumes may take of the pool; before Volume.mu and alloc.Slots
-//	monitor.mu, relocator.mu, cleaner.mu, shared.mu, pace.mu, health.mu: leaves
+//	monitor.mu, relocator.mu, cleaner.mu, drainer.mu, shared.mu, pace.mu, health.mu: leaves
 //
 // stager.mu is held while 64 bytes are written to the staged log, which is not
 // synced.
@@ -87,7 +87,10 @@
 //
 // mutation.go and volume.go are the foreground; stage.go and flush.go order what
 // becomes durable; cleaner.go hands out slots; mover.go and relocate.go move
-// extents; condition.go follows how well backings serve; monitor.go plans; open.go, recover.go and heal.go bring a pool up;
+// extents; condition.go follows how well backings serve; evacuate.go
+// and drain.go empty a backing; monitor.go plans; open.go, recover.go and heal.go bring a pool up;
+// addbacking.go and removebacking.go change what the pool consists of, and tier.go
+// holds it;
 // missing.go, forget.go and readonly.go serve a pool that is not whole or not to be
 // changed; distinct.go keeps it from lying on itself;
 // create.go and check.go work on one that is down; survey.go looks at one whose
