@@ -100,6 +100,7 @@ type CrashRun struct {
 	continuity uuid.UUID
 	deaf       map[string]uint64 // backings whose sync failed, and when
 	failed     bool              // a commit failed, or a sync
+	syncFailed bool              // a sync, in what the run goes on from
 	serving    bool              // faults may strike
 	faultAt    map[string]int    // syncs of a path until one fails
 	commitAt   int               // commits until one fails

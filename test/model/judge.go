@@ -27,23 +27,28 @@ func (r *CrashRun) checkIDs() {
 	}
 }
 
-// ruleAt says what a reader may rely on after w ended like that at an Instant.
-func ruleAt(in *Instant, end ending) rule {
+// ruleAt says what a reader may rely on after w ended like that at an Instant. On a
+// backing whose sync has failed, what was not flushed may go, also by a kill: a move
+// to it is not committed.
+func (r *CrashRun) ruleAt(in *Instant, end ending) rule {
 	must := func(c *change) bool { return c.ended != 0 && c.ended < in.before }
-	if end.loses() {
+	if end.loses() || r.syncFailed {
 		must = func(c *change) bool { return c.durable != 0 && c.durable < in.before }
 	}
 	return rule{must, func(c *change) bool { return c.begun < in.after }}
 }
 
 // failedBefore reports whether something had failed by an Instant.
-func (r *CrashRun) failedBefore(in *Instant) bool {
+func (r *CrashRun) failedBefore(in *Instant) bool { return r.failed || r.deafBefore(in) }
+
+// deafBefore reports whether a sync had failed by an Instant.
+func (r *CrashRun) deafBefore(in *Instant) bool {
 	for _, at := range r.deaf {
 		if at < in.after {
 			return true
 		}
 	}
-	return r.failed
+	return false
 }
 
 // judge looks at what a crash at an Instant leaves: by opening it, by opening it,
@@ -54,11 +59,12 @@ func (r *CrashRun) judge(in *Instant, end ending) {
 	what := fmt.Sprintf("%v at event %d", end, in.event)
 	c := r.randomCut()
 	broken := r.failedBefore(in)
-	keepDeaf := r.deaf
+	keepDeaf, kept := r.deaf, r.syncFailed
+	r.syncFailed = r.syncFailed || r.deafBefore(in)
 	if end.loses() {
 		r.deaf = make(map[string]uint64)
 	}
-	defer func() { r.deaf = keepDeaf }()
+	defer func() { r.deaf, r.syncFailed = keepDeaf, kept }()
 	opening := in.before < r.opened
 	switch {
 	case end == kill:
@@ -107,7 +113,7 @@ func (r *CrashRun) inspect(w *World, in *Instant, end ending, what string) (lost
 	for _, v := range r.vols {
 		_, err := r.compare(w.Pool, v, in, func(p []byte) error {
 			lost = lost || v.led.lost(p, in.before)
-			return v.led.check(p, 0, ruleAt(in, end))
+			return v.led.check(p, 0, r.ruleAt(in, end))
 		})
 		if err != nil {
 			r.fail(fmt.Errorf("%s: volume %s: %w", what, v.name, err))
@@ -158,6 +164,7 @@ func (r *CrashRun) resume(in *Instant, end ending, clean bool) {
 		r.Counts.Reattached++
 	}
 	now := r.tick()
+	r.syncFailed = r.syncFailed || r.deafBefore(in)
 	if end.loses() {
 		r.failed = r.failedBefore(in) // that is durable
 		r.deaf = make(map[string]uint64)
@@ -181,7 +188,7 @@ func (r *CrashRun) resume(in *Instant, end ending, clean bool) {
 	for _, v := range r.vols {
 		there, err := r.compare(look.Pool, v, in, func(p []byte) error {
 			lost = lost || v.led.lost(p, in.before)
-			return v.led.adopt(p, ruleAt(in, end), in.before, now)
+			return v.led.adopt(p, r.ruleAt(in, end), in.before, now)
 		})
 		if err != nil {
 			r.fail(fmt.Errorf("%v at event %d, going on: volume %s: %w", end, in.event, v.name, err))
