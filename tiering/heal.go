@@ -19,6 +19,7 @@ type healer struct {
 	checked atomic.Int64
 	mended  atomic.Int64
 	damaged atomic.Int64 // entries with a bad checksum
+	gaveUp  atomic.Bool  // the tables will not match before the next start, and no slot becomes clean
 
 	// anew are slots whose owners' entries are written anew although they are right:
 	// elsewhere there may be a later one that is not. Set before healing begins.
@@ -70,7 +71,9 @@ func (p *Pool) healTables(ctx context.Context) {
 			if ctx.Err() != nil || b.err() != nil {
 				return
 			}
-			if err := p.healTable(ctx, b, pass); err != nil {
+			// A backing that fails on the way is left as it is, as those are that had
+			// failed before: the others take new extents all the same.
+			if err := p.healTable(ctx, b, pass); err != nil && b.err() == nil {
 				p.log.Error("slot table cannot be brought into line with the map", "backing", b.path, "error", err)
 				ok = false
 			}
@@ -81,6 +84,8 @@ func (p *Pool) healTables(ctx context.Context) {
 	}
 	if !ok {
 		p.log.Error("slot tables are not in line with the map; no new extents are placed before the next start")
+		p.heal.gaveUp.Store(true)
+		p.freed.broadcast() // who waits for slots looks again
 		return
 	}
 	if err := p.welcomeBack(); err != nil {

@@ -228,7 +228,7 @@ func (t *tier) aboveHeadroom(share float64) bool {
 func (t *tier) slotsComing(not *member) bool {
 	coming := false
 	for _, b := range t.members() {
-		if b == not || b.err() != nil || b.draining.Load() {
+		if b.pool.heal.gaveUp.Load() || b == not || b.err() != nil || b.draining.Load() {
 			continue
 		}
 		c := b.slots.Counts()

@@ -113,6 +113,9 @@ func (b *member) reserve() (extent.Slot, bool) {
 // slotsComing reports whether slots are on their way to become clean, and sees to
 // it that those that wait for a commit get one.
 func (p *Pool) slotsComing() bool {
+	if p.heal.gaveUp.Load() {
+		return false
+	}
 	// Slots that are vacated now are free next: who looked in the other order could
 	// miss one at both places.
 	coming := p.vacating()

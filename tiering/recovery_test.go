@@ -2,10 +2,13 @@ package tiering_test
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"syscall"
 	"testing"
+	"tierd/pkg/backing"
+	"time"
 
 	"tierd/pkg/backing/faultstore"
 	"tierd/test/model"
@@ -324,6 +327,59 @@ func TestHealIsInOrder(t *testing.T) {
 				t.Error("a tombstone is left")
 			}
 		}
+	}
+}
+
+// TestHealOfABackingThatFails: a slot table that cannot be written or read while it is
+// healed keeps no other backing from taking new extents, nor lets a first write wait
+// for slots that do not come.
+func TestHealOfABackingThatFails(t *testing.T) {
+	for _, op := range []faultstore.Op{faultstore.Write, faultstore.Read} {
+		t.Run(op.String(), func(t *testing.T) {
+			e := newEnv(t, model.Config{Slots: [][]int{{4}, {4}, {4}}}, nil)
+			e.write("v0", 0, ext, 1)
+			e.flush("v0")
+			pl, err := e.Pool.Locate("v0", 0)
+			if err != nil || pl.Backing != path(0, 0) {
+				t.Fatalf("%+v, %v", pl, err)
+			}
+			e.Kill()
+			l := e.superblock(path(0, 0)).Layout
+			st, err := e.opt.OpenStore(ctx, tiering.BackingSpec{Path: path(0, 0)}, false, false)
+			if err != nil {
+				t.Fatal(err)
+			}
+			const entry = 32
+			if err := st.WriteAt(ctx, make([]byte, entry), l.SlotTableOffset+int64(pl.Location.Slot)*entry); err != nil {
+				t.Fatal(err)
+			}
+			if err := e.tryOpen(func(o *tiering.Options) {
+				inner := o.OpenStore
+				o.OpenStore = func(ctx context.Context, spec tiering.BackingSpec, create, readOnly bool) (backing.Store, error) {
+					st, err := inner(ctx, spec, create, readOnly)
+					if err != nil || spec.Path != path(0, 0) {
+						return st, err
+					}
+					fs := faultstore.New(st, 1)
+					fs.Inject(faultstore.Fault{Ops: op, From: l.SlotTableOffset, To: l.DataOffset, Err: syscall.EIO})
+					return fs, nil
+				}
+			}); err != nil {
+				t.Fatal(err)
+			}
+			limited, cancel := context.WithTimeout(ctx, 15*time.Second) // a first write would wait for longer
+			defer cancel()
+			err = e.volume("v1").WriteAt(limited, bytes.Repeat([]byte{2}, ext), 0, false)
+			if op == faultstore.Write {
+				if err != nil {
+					t.Errorf("write beside a backing that failed: %v", err)
+				}
+				e.expect("v1", 0, ext, 2)
+				return
+			}
+			wantErr(t, "write without any slot", err, tiering.ErrNoSpace)
+			e.expect("v0", 0, ext, 1)
+		})
 	}
 }
 
