@@ -158,7 +158,10 @@ func (r *rebuild) resolve() {
 		n := 1
 		for i+n < len(r.claims) && r.claims[i+n].key() == key {
 			other := r.claims[i+n]
-			if other.seq == first.seq && other.tombstone() == first.tombstone() {
+			// Two tombstones of one number are no riddle: a round wrote one that a kill kept
+			// from its commit, and the replay of its record another, in the slot that the map
+			// knew.
+			if other.seq == first.seq && !other.tombstone() && !first.tombstone() {
 				r.found.damage(FoundDoubleOwner, "volume "+r.report.Volumes[r.volumes[key.Volume].at].Name, "",
 					"extent %d is in %v and in %v, and nothing tells which is later; the first is taken", key.Index, first.location(), other.location())
 			}

@@ -172,25 +172,48 @@ func (x *matrix) record(row *row, rnd *rand.Rand) (*recording, error) {
 
 // startingPoint returns the media and the history with which a run begins.
 func (x *matrix) startingPoint(row *row, rnd *rand.Rand) (*image, *history, error) {
+	if row.crashed != nil {
+		return x.crashedIn(row, rnd)
+	}
 	if row.makes {
 		return blank(x.fs), newHistory(), nil
 	}
 	t := x.template(row.shape)
-	if t.err != nil || row.crashed == nil {
-		return t.im.copy(), t.hist.clone(), t.err
+	if t.err != nil {
+		return nil, nil, t.err
 	}
-	// A crash in the middle of another row.
+	return t.im.copy(), t.hist.clone(), nil
+}
+
+// crashedIn returns what a crash in the middle of another row has left.
+func (x *matrix) crashedIn(row *row, rnd *rand.Rand) (*image, *history, error) {
 	rec, err := x.record(row.crashed, rnd)
 	if err != nil {
 		return nil, nil, err
 	}
 	points := rec.im.points(row.shape, rec.from, rec.to)
-	at := points[len(points)/2+rnd.IntN(len(points)/2)].at
-	if rnd.IntN(2) == 0 {
-		return rec.im.kill(at), rec.hist.after(at, opKill), nil
+	if row.makes {
+		points = points[:len(points)*4/5] // it is not finished
+	} else {
+		points = points[len(points)/2:]
 	}
-	c := crashstore.Cut{Seed: rnd.Int64(), Keep: []float64{0, 0.5, 1}[rnd.IntN(3)]}
-	return rec.im.cut(at, c), rec.hist.after(at, opCut), nil
+	if row.killedAfter != "" {
+		points = slices.DeleteFunc(points, func(p point) bool { return p.step != row.killedAfter })
+	}
+	if len(points) == 0 {
+		return x.crashedIn(row, rnd) // what it wants to see did not come
+	}
+	at := points[rnd.IntN(len(points))].at
+	how, im := opKill, rec.im.kill(at)
+	if row.killedAfter == "" && rnd.IntN(2) == 0 {
+		c := crashstore.Cut{Seed: rnd.Int64(), Keep: []float64{0, 0.5, 1}[rnd.IntN(3)]}
+		how, im = opCut, rec.im.cut(at, c)
+	}
+	hist := rec.hist.after(at, how)
+	if row.makes {
+		hist = newHistory()
+	}
+	return im, hist, nil
 }
 
 // template makes a pool with something in it, once for each shape.

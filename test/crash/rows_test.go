@@ -8,9 +8,11 @@ type row struct {
 	shape *shape
 	do    func(*run)
 	// By default a run starts with the pool of its shape open. With bare the pool is
-	// down; with makes there is none; with crashed it was in the middle of that row.
+	// down; with makes there is none; with crashed it was in the middle of that row, and
+	// with killedAfter the process was killed there after that step.
 	bare, makes bool
 	crashed     *row
+	killedAfter string
 }
 
 // names of the volumes of every shape.
@@ -19,7 +21,10 @@ const (
 	v1 = "v1"
 )
 
-var mixedRow = row{name: "mixed", shape: small, do: mixed}
+var (
+	mixedRow  = row{name: "mixed", shape: small, do: mixed}
+	createRow = row{name: "pool create", shape: small, do: createPool, bare: true, makes: true}
+)
 
 var rows = []row{
 	{name: "provision", shape: small, do: provision},
@@ -34,9 +39,11 @@ var rows = []row{
 	{name: "backing drain", shape: small, do: drainBacking},
 	{name: "backing add", shape: small, do: addBacking},
 	{name: "backing remove", shape: small, do: removeBacking},
-	{name: "pool create", shape: small, do: createPool, bare: true, makes: true},
+	createRow,
+	{name: "pool create, again", shape: small, do: createPool, bare: true, makes: true, crashed: &createRow},
 	{name: "stop and start", shape: small, do: stopAndStart},
 	{name: "recovery", shape: small, do: recovery, bare: true, crashed: &mixedRow},
+	{name: "recovery in a commit", shape: small, do: recovery, bare: true, crashed: &mixedRow, killedAfter: "metadata root write"},
 	mixedRow,
 }
 
