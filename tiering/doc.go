@@ -87,10 +87,11 @@
 //
 // mutation.go and volume.go are the foreground; stage.go and flush.go order what
 // becomes durable; cleaner.go hands out slots; mover.go and relocate.go move
-// extents; condition.go follows how well backings serve; evacuate.go
-// and drain.go empty a backing; monitor.go plans; open.go, recover.go and heal.go bring a pool up;
-// addbacking.go and removebacking.go change what the pool consists of, and tier.go
-// holds it;
+// extents; condition.go follows how well backings serve, flee.go moves extents off
+// bad ones, copies.go keeps the records on all of them, metafail.go is what happens
+// when the metadata fail; evacuate.go and drain.go empty a backing; monitor.go plans;
+// open.go, recover.go and heal.go bring a pool up; addbacking.go and
+// removebacking.go change what the pool consists of, and tier.go holds it;
 // missing.go, forget.go and readonly.go serve a pool that is not whole or not to be
 // changed; distinct.go keeps it from lying on itself;
 // create.go and check.go work on one that is down; survey.go looks at one whose
