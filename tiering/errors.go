@@ -32,6 +32,8 @@ var (
 	// ErrMetadataFailed is returned by whatever needs a change of the extent
 	// map after a commit has failed once.
 	ErrMetadataFailed = extentmap.ErrMetadataFailed
+	// ErrLocked is returned when another process has the metadata open.
+	ErrLocked = extentmap.ErrLocked
 
 	// ErrNotFound is returned when no volume or backing has the name given.
 	ErrNotFound = errors.New("not found")

@@ -16,6 +16,7 @@ import (
 
 	"tierd/pkg/config"
 	"tierd/pkg/control"
+	"tierd/tiering"
 )
 
 // The exit codes. They are listed in the help of the root command.
@@ -83,7 +84,11 @@ func (g *globals) run(ctx context.Context, args []string) int {
 	err := root.ExecuteContext(ctx)
 	if err != nil {
 		fmt.Fprintf(g.errOut, "tierctl: %v\n", err)
-		if hint := control.Hint(err); hint != "" {
+		hint := control.Hint(err)
+		if errors.Is(err, tiering.ErrLocked) {
+			hint = "this verb works on a pool that is down: stop tierd first; tierctl pool status asks the running one"
+		}
+		if hint != "" {
 			fmt.Fprintf(g.errOut, "hint: %s\n", hint)
 		}
 	}

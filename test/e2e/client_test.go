@@ -19,7 +19,7 @@ type disk struct {
 // dial connects to a volume.
 func (s *site) dial(volume string) disk {
 	s.t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	c, err := client.Dial(ctx, s.uri(volume))
 	if err != nil {
@@ -32,7 +32,7 @@ func (s *site) dial(volume string) disk {
 // hangUp ends the connection as a client does that is done.
 func (d disk) hangUp() {
 	d.t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	if err := d.Disconnect(ctx); err != nil {
 		d.t.Fatal(err)

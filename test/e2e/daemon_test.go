@@ -15,8 +15,8 @@ import (
 )
 
 const (
-	startTime = 30 * time.Second
-	stopTime  = 60 * time.Second
+	startTime = 2 * time.Minute // of a machine that has much to do
+	stopTime  = 2 * time.Minute
 )
 
 // A daemon is one run of tierd.

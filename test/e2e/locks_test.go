@@ -56,7 +56,23 @@ func TestOfflineVerbsBesideADaemon(t *testing.T) {
 	for _, verb := range []string{"create", "check"} {
 		s.ctlFails(1, "tierctl: "+verb+" pool: ...metadata "+s.path("pool.db")+": metadata file is in use, by tierd, process ...", "pool", verb)
 	}
+	for _, verb := range [][]string{
+		{"pool", "repair"}, {"pool", "repair", "--dry-run"}, {"pool", "dump"}, {"pool", "rebuild"}, {"pool", "rebuild", "--replace"},
+	} {
+		if r := s.tierctl(verb...); r.code != 1 || r.stdout != "" {
+			t.Errorf("tierctl %q beside a daemon: exit code %d, %s%s", verb, r.code, r.stdout, r.stderr)
+		} else if !strings.Contains(r.stderr, "in use") && !strings.Contains(r.stderr, "the file exists") {
+			t.Errorf("tierctl %q beside a daemon: %s", verb, r.stderr)
+		}
+	}
+	if r := s.refused(); r.code != 1 {
+		t.Errorf("second daemon: exit code %d, %s", r.code, r.stderr)
+	}
 	c.check(0, 64<<10, 1)
+	c.write(0, 64<<10, 2)
+	if err := c.Flush(); err != nil {
+		t.Errorf("flush: %v", err)
+	}
 	c.hangUp()
 	d.stop()
 	// Reading goes well beside reading.
