@@ -351,10 +351,13 @@ func (w *mover) trySwitch(ctx context.Context, m plan.Move) (bool, error) {
 	if w.mv.Marked() > w.lastPieces() {
 		return false, nil
 	}
-	for from := 0; ; {
+	for from, n := 0, int64(1); ; n++ {
 		piece, ok := w.mv.Take(from)
 		if !ok {
 			break
+		}
+		if n > w.r.most.Load() {
+			w.r.most.Store(n)
 		}
 		if err := w.copyPiece(ctx, piece); err != nil {
 			return false, err

@@ -84,6 +84,7 @@ type relocator struct {
 
 	cycle atomic.Int64      // number of the budget's cycle
 	held  metrics.Histogram // times that writers may have been kept waiting
+	most  atomic.Int64      // pieces copied in one exclusion
 }
 
 type moveKey struct {

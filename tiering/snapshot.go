@@ -230,6 +230,7 @@ type RelocationInfo struct {
 	CycleLeft   int64 // bytes; negative: no limit
 	DayLeft     int64
 	MovedBytes  int64 // written to targets since open
+	MostHeld    int64 // pieces copied while writers waited, in one move at most
 	Moved       []MovedInfo
 	Skipped     map[string]int64
 	Queued      int
@@ -249,6 +250,7 @@ func (p *Pool) Relocation() RelocationInfo {
 	open, rate, until := m.opts.Calendar.At(p.clock.Now())
 	m.mu.Unlock()
 	info.WindowOpen, info.WindowUntil = open, until
+	info.MostHeld = r.most.Load()
 	if rate > 0 {
 		info.Rate = rate
 	}
