@@ -1,12 +1,15 @@
 package tiering_test
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
+	"fmt"
 	"maps"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"reflect"
 	"testing"
 
 	"tierd/pkg/backing"
@@ -188,4 +191,34 @@ func FuzzRebuild(f *testing.F) {
 			}
 		}
 	})
+}
+
+// TestGoldenPoolIsRebuilt rebuilds the pool that the first version has written, and
+// restores it: its superblocks have no commit number, and no stamp has the clean stop.
+func TestGoldenPoolIsRebuilt(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	unpack(t, goldenPool, dir)
+	o := tiering.RebuildOptions{Metadata: filepath.Join(dir, "rebuilt.db")}
+	for i := range 3 {
+		o.Backings = append(o.Backings, tiering.BackingSpec{Path: filepath.Join(dir, fmt.Sprintf("b%d.img", i))})
+	}
+	old := filepath.Join(dir, "pool.db")
+	wantState, want := readMap(t, old)
+	r, err := tiering.Rebuild(ctx, o)
+	if err != nil || r.Damaged() {
+		t.Fatalf("rebuild: %+v, %v", r, err)
+	}
+	state, got := readMap(t, o.Metadata)
+	if !maps.Equal(got, want) || !reflect.DeepEqual(state.Volumes, wantState.Volumes) {
+		t.Errorf("map = %v\nwant  %v\nvolumes = %+v\nwant      %+v", got, want, state.Volumes, wantState.Volumes)
+	}
+	var dump bytes.Buffer
+	if _, err := tiering.Dump(ctx, tiering.Options{Metadata: old}, tiering.DumpOptions{}, &dump); err != nil {
+		t.Fatal(err)
+	}
+	o.Metadata = filepath.Join(dir, "restored.db")
+	if r, err := tiering.Restore(ctx, o, bytes.NewReader(dump.Bytes())); err != nil || !r.Whole {
+		t.Errorf("restore: %+v, %v, want the dump as it is", r, err)
+	}
 }
