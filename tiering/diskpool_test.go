@@ -37,6 +37,8 @@ type diskPool struct {
 	logs  *logBuffer
 	want  map[string][]byte // what each volume reads as
 	saved map[string]*savedFile
+
+	earlier map[string]*savedFile // as it was in between
 }
 
 // savedFile is a file without its blocks of zeroes.
@@ -79,6 +81,9 @@ func newDiskPool(t *testing.T, clean bool) *diskPool {
 			f.write(p, "mail", i*2*ext+block, block, byte(0x50+16*round+int(i)))
 		}
 		f.flush(p)
+		if round == 1 {
+			f.earlier = f.read()
+		}
 		moved := 0
 		for i := range int64(12) {
 			if ok, err := p.MoveExtent(ctx, "home", i*ext, 1); ok && err == nil {
@@ -91,6 +96,7 @@ func newDiskPool(t *testing.T, clean bool) *diskPool {
 		f.trim(p, "mail", 4*ext, 2*ext)
 		f.flush(p)
 		if round == 1 && !clean {
+
 			f.write(p, "mail", 5*ext, ext, 0x77)
 			f.write(p, "home", 15*ext, ext, 0x78)
 			p.Kill()
@@ -100,7 +106,7 @@ func newDiskPool(t *testing.T, clean bool) *diskPool {
 			t.Fatal(err)
 		}
 	}
-	f.save()
+	f.saved = f.read()
 	return f
 }
 
@@ -200,12 +206,13 @@ func readSaved(t *testing.T, path string) *savedFile {
 	return s
 }
 
-func (f *diskPool) save() {
+func (f *diskPool) read() map[string]*savedFile {
 	f.t.Helper()
-	f.saved = make(map[string]*savedFile)
+	list := make(map[string]*savedFile)
 	for _, path := range f.files() {
-		f.saved[path] = readSaved(f.t, path)
+		list[path] = readSaved(f.t, path)
 	}
+	return list
 }
 
 // restore puts everything back as it was saved.
