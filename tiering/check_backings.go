@@ -3,6 +3,7 @@ package tiering
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"tierd/pkg/backing"
 	"tierd/tiering/extent"
@@ -399,6 +400,7 @@ func (c *checker) checkRecords() {
 	first := tables[0]
 	for _, t := range tables {
 		if !t.Equal(*first) {
+			c.keepVolumeTables()
 			c.found.damage(FoundVolumeTable, c.o.Metadata, "", "volume tables of one generation, %d, differ from each other", want.Generation)
 			return
 		}
@@ -406,8 +408,15 @@ func (c *checker) checkRecords() {
 	if first.Equal(want) {
 		return
 	}
+	c.keepVolumeTables()
 	c.found.damage(FoundMetadataRecord, c.o.Metadata, mendRepair, "the volumes are not as the volume tables of the same generation, %d, have them", want.Generation)
 	c.mendRecords(first)
+}
+
+// keepVolumeTables takes back the mends that would write volume tables from records
+// that are in doubt: they would be taken for evidence if the repair is cut short.
+func (c *checker) keepVolumeTables() {
+	c.mends = slices.DeleteFunc(c.mends, func(m mend) bool { return m.kind == FoundVolumeTable })
 }
 
 // checkLost looks at a member of which no superblock is valid.

@@ -248,3 +248,20 @@ func (f *diskPool) findAside(r tiering.RepairReport, lost string) {
 	}
 	f.t.Errorf("the content of %s is not in %s (%d slots)", lost, r.Aside, len(files))
 }
+
+// TestCheckInPasses looks at the pool a few slots at a time: it finds the same.
+func TestCheckInPasses(t *testing.T) {
+	f := newDiskPool(t, true)
+	manyDamages(f)
+	whole := f.check()
+	defer tiering.SetWindowSlots(7)()
+	parts := f.check()
+	key := func(a, b tiering.Finding) int {
+		return strings.Compare(a.Where+a.Text, b.Where+b.Text)
+	}
+	slices.SortFunc(whole.Findings, key)
+	slices.SortFunc(parts.Findings, key)
+	if !slices.Equal(whole.Findings, parts.Findings) || whole.Slots != parts.Slots || whole.Extents != parts.Extents {
+		t.Errorf("in passes of 7 slots:\n%+v\nat once:\n%+v", parts, whole)
+	}
+}

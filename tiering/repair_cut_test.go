@@ -1,0 +1,256 @@
+package tiering_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"syscall"
+	"testing"
+
+	"tierd/pkg/backing"
+	"tierd/pkg/backing/faultstore"
+	"tierd/tiering"
+	"tierd/tiering/extent"
+	"tierd/tiering/extentmap"
+)
+
+// cutter ends the world at the nth change of a backing or of the metadata.
+type cutter struct {
+	left int
+	done bool // everything fails from now on
+}
+
+// step counts a change, and fails it if the end has come.
+func (c *cutter) step() error {
+	if c.left--; c.left < 0 {
+		c.done = true
+	}
+	if c.done {
+		return syscall.EIO
+	}
+	return nil
+}
+
+// cutStore fails changes as its cutter says.
+type cutStore struct {
+	backing.Store
+	c *cutter
+}
+
+func (s cutStore) WriteAt(ctx context.Context, p []byte, off int64) error {
+	if err := s.c.step(); err != nil {
+		return err
+	}
+	return s.Store.WriteAt(ctx, p, off)
+}
+
+func (s cutStore) Sync(ctx context.Context) error {
+	if err := s.c.step(); err != nil {
+		return err
+	}
+	return s.Store.Sync(ctx)
+}
+
+// manyDamages is something for every step of a repair.
+func manyDamages(f *diskPool) {
+	f.zero("a.img", frontSuperblockAt, block)
+	f.flip("b.img", volumeTableAt+60)
+	f.flip("c.img", stampAt+40)
+	owned, free, _ := f.slotsOf(2)
+	f.flip("b.img", slotTableAt+int64(owned)*slotEntryBytes+9)
+	f.flip("b.img", slotTableAt+int64(free)*slotEntryBytes+9)
+	v := f.state().Volumes[0]
+	v.Name = "hole"
+	f.commit(&extentmap.Changes{Volumes: []extentmap.Volume{v}})
+	f.move(2, 0, f.place(1, 0))
+	f.move(1, 2, extent.Location{Backing: 1, Slot: 5000})
+	f.move(7, 3, extent.Location{Backing: 1, Slot: 20})
+}
+
+// TestRepairCutShort ends a repair at each of its changes, and repairs again.
+func TestRepairCutShort(t *testing.T) {
+	f := newDiskPool(t, true)
+	manyDamages(f)
+	f.saved = f.read()
+	plain := f.opt
+	for n := 0; ; n++ {
+		f.restore()
+		c := &cutter{left: n}
+		f.opt.OpenStore = func(ctx context.Context, spec tiering.BackingSpec, create, readOnly bool) (backing.Store, error) {
+			st, err := tiering.OpenBacking(ctx, spec, create, readOnly)
+			if err != nil {
+				return nil, err
+			}
+			return cutStore{st, c}, nil
+		}
+		f.opt.Fault = func(p extentmap.FaultPoint, _ uint64) error { return c.step() }
+		r, err := tiering.Repair(ctx, f.opt, tiering.RepairOptions{})
+		f.opt = plain
+		if c.done != (err != nil) {
+			t.Fatalf("cut at change %d: %v, Repair = %+v, %v", n, c.done, r, err)
+		}
+		if c.done {
+			r = f.repair(tiering.RepairOptions{})
+		}
+		if r.Damaged() {
+			t.Errorf("cut at change %d: damage is left: %+v", n, r.Left)
+		}
+		if rep := f.check(); rep.Damaged() {
+			t.Errorf("cut at change %d: check finds %+v", n, rep.Findings)
+		}
+		p := f.open()
+		if got := f.wrong(p); len(got) > 0 {
+			t.Errorf("cut at change %d: extents %q are wrong", n, got)
+		}
+		if _, err := p.Volume("found-7"); err != nil {
+			t.Errorf("cut at change %d: the volume without a record: %v", n, err)
+		}
+		p.Kill()
+		if !c.done {
+			if n < 20 {
+				t.Errorf("a repair of everything has %d changes only", n)
+			}
+			return
+		}
+	}
+}
+
+// TestRepairAfterKill mends what is damaged in a pool that was killed, and leaves
+// to the next start what that does.
+func TestRepairAfterKill(t *testing.T) {
+	for _, twoOwners := range []bool{false, true} {
+		t.Run(fmt.Sprint(twoOwners), func(t *testing.T) {
+			f := newDiskPool(t, false)
+			r := f.check()
+			if r.Damaged() || r.Clean || !slices.Contains(kinds(r.Findings, tiering.Note), tiering.FoundUnclean) {
+				t.Errorf("Check after a kill: %+v", r)
+			}
+			f.unchanged("repair after a kill", func() {
+				if r := f.repair(tiering.RepairOptions{}); len(r.Done) != 0 || r.Damaged() {
+					t.Errorf("Repair after a kill: %+v", r)
+				}
+			})
+			f.zero("a.img", frontSuperblockAt, block)
+			owned, _, _ := f.slotsOf(2)
+			f.flip("b.img", slotTableAt+int64(owned)*slotEntryBytes+9)
+			unflushed := []string(nil)
+			if twoOwners {
+				f.move(2, 0, f.place(1, 0))
+				unflushed = []string{"home 15", "mail 5"} // with the staged log
+			}
+			if r := f.repair(tiering.RepairOptions{}); len(r.Done) == 0 {
+				t.Errorf("Repair: %+v", r)
+			}
+			p := f.open()
+			defer p.Kill()
+			if got := f.wrong(p); !slices.Equal(got, unflushed) {
+				t.Errorf("extents %q are wrong, want %q", got, unflushed)
+			}
+			eventually(t, "healed tables", func() bool { return p.Info().Healed >= 1 })
+			if err := p.Close(); err != nil {
+				t.Fatal(err)
+			}
+			if r := f.check(); r.Damaged() {
+				t.Errorf("Check after all: %+v", r.Findings)
+			}
+		})
+	}
+}
+
+// TestClearFailed lets a failed backing serve again.
+func TestClearFailed(t *testing.T) {
+	f := newDiskPool(t, true)
+	plain := f.opt
+	var bad *faultstore.Store
+	f.opt.OpenStore = func(ctx context.Context, spec tiering.BackingSpec, create, readOnly bool) (backing.Store, error) {
+		st, err := tiering.OpenBacking(ctx, spec, create, readOnly)
+		if err != nil || spec.Path != f.path("a.img") {
+			return st, err
+		}
+		bad = faultstore.New(st, 1)
+		return bad, nil
+	}
+	p := f.open()
+	bad.Inject(faultstore.Fault{Ops: faultstore.Sync, Err: syscall.EIO})
+	v, err := p.Volume("mail")
+	if err != nil {
+		t.Fatal(err)
+	}
+	// It has extents on all backings: one of the writes dirties the bad one.
+	for i := range int64(12) {
+		if err := v.WriteAt(ctx, f.want["mail"][i*ext:i*ext+block], i*ext, false); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if v.Flush(ctx) == nil {
+		t.Fatal("a flush over the failing backing succeeded")
+	}
+	_ = p.Close()
+	f.opt = plain
+
+	r := f.check()
+	if got := kinds(r.Findings, tiering.Damage); !slices.Equal(got, []tiering.FindingKind{tiering.FoundFailed}) {
+		t.Errorf("Check = %q, want a failed backing: %+v", got, r.Findings)
+	}
+	f.unchanged("repair without --clear-failed", func() {
+		if r := f.repair(tiering.RepairOptions{}); !r.Damaged() {
+			t.Errorf("Repair: %+v", r)
+		}
+	})
+	_, err = tiering.Repair(ctx, f.opt, tiering.RepairOptions{ClearFailed: []string{"/no/such"}})
+	wantErr(t, "clear an unknown backing", err, tiering.ErrNotFound)
+
+	before := f.state().Pool
+	opts := tiering.RepairOptions{ClearFailed: []string{f.path("a.img")}}
+	if r := f.repair(opts); len(r.Done) != 1 || r.Damaged() {
+		t.Errorf("Repair = %+v, want one thing done", r)
+	}
+	if after := f.state().Pool; after.Continuity == before.Continuity || after.CleanStop {
+		t.Errorf("pool record after it: %+v", after)
+	}
+	f.unchanged("the second repair", func() {
+		if r := f.repair(opts); len(r.Done) != 0 {
+			t.Errorf("the second Repair: %+v", r)
+		}
+	})
+	p = f.open()
+	if got := f.wrong(p); len(got) > 0 {
+		t.Errorf("extents %q are wrong", got)
+	}
+	f.write(p, "mail", 0, ext, 0x99)
+	f.flush(p)
+	eventually(t, "healed tables", func() bool { return p.Info().Healed >= 1 })
+	if err := p.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if r := f.check(); r.Damaged() || !r.Clean {
+		t.Errorf("Check after all: %+v", r)
+	}
+}
+
+// TestCheckLocks looks whether check and repair keep away from a pool in use, and a
+// daemon from a pool that is being looked at.
+func TestCheckLocks(t *testing.T) {
+	f := newDiskPool(t, true)
+	p := f.open()
+	_, err := tiering.Check(ctx, f.opt)
+	wantErr(t, "check of an open pool", err, extentmap.ErrLocked)
+	_, err = tiering.Repair(ctx, f.opt, tiering.RepairOptions{})
+	wantErr(t, "repair of an open pool", err, extentmap.ErrLocked)
+	if err := p.Close(); err != nil {
+		t.Fatal(err)
+	}
+	o := f.opt
+	refused := false
+	o.Progress = func(step string, _, _ int64) {
+		if step != "slot tables" {
+			return
+		}
+		_, err := tiering.Open(ctx, f.opt)
+		refused = errors.Is(err, extentmap.ErrLocked)
+	}
+	if _, err := tiering.Check(ctx, o); err != nil || !refused {
+		t.Errorf("Check = %v; a start beside it was refused: %v", err, refused)
+	}
+}
