@@ -94,6 +94,7 @@
 // removebacking.go change what the pool consists of, and tier.go holds it;
 // missing.go, forget.go and readonly.go serve a pool that is not whole or not to be
 // changed; distinct.go keeps it from lying on itself;
-// create.go and check.go work on one that is down; survey.go looks at one whose
-// metadata may be gone, and rebuild.go, claim.go and restore.go make them anew.
+// create.go, check.go, repair.go and dump.go work on one that is down; survey.go
+// looks at one whose metadata may be gone, and rebuild.go, claim.go and restore.go
+// make them anew.
 package tiering
