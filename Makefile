@@ -70,6 +70,10 @@ fuzz: ## each fuzz target for FUZZTIME (10s)
 bench: build ## tierd beside nbdkit and qemu-nbd on the same disk (BENCHFLAGS, see test/bench)
 	$(GO) run ./test/bench $(BENCHFLAGS)
 
+.PHONY: bench-flush
+bench-flush: build ## time of FLUSH beside a slow drive, against pass marks (BENCHFLAGS, see test/flush)
+	$(GO) run ./test/flush $(BENCHFLAGS)
+
 .PHONY: microbench
 microbench: ## the Go benchmarks of all packages (BENCH=regexp)
 	$(GO) test -run '^$$' -bench '$(BENCH)' -benchmem ./nbd/... ./pkg/... ./tiering/...

@@ -124,6 +124,7 @@ var (
 	_ fs.NodeReader    = (*node)(nil)
 	_ fs.NodeWriter    = (*node)(nil)
 	_ fs.NodeFsyncer   = (*node)(nil)
+	_ fs.NodeAllocater = (*node)(nil)
 )
 
 func (n *node) Open(context.Context, uint32) (fs.FileHandle, uint32, syscall.Errno) {
@@ -153,6 +154,13 @@ func (n *node) Write(_ context.Context, _ fs.FileHandle, p []byte, off int64) (u
 		return 0, fs.ToErrno(err)
 	}
 	return uint32(len(p)), 0
+}
+
+// Allocate punches holes and zeroes ranges at the price of a seek, so that the
+// kernel need not write zeroes.
+func (n *node) Allocate(_ context.Context, _ fs.FileHandle, off, size uint64, mode uint32) syscall.Errno {
+	n.disk.busy(int64(off), 0)
+	return fs.ToErrno(unix.Fallocate(int(n.disk.file.Fd()), mode, int64(off), int64(size)))
 }
 
 // Fsync has nothing to do: a write that was answered is on the medium.
