@@ -47,7 +47,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	fs.StringVar(&o.scenarios, "scenarios", "", "scenarios by name, separated by commas; all if empty")
 	fs.StringVar(&o.format, "o", "text", "output: text or markdown")
 	fs.StringVar(&o.bin, "bin", "bin", "folder of tierd and tierctl")
-	fs.StringVar(&o.dir, "dir", os.TempDir(), "folder for the files")
+	fs.StringVar(&o.dir, "dir", "/dev/shm", "folder for the files; in memory, so that no other disk has a part in it")
 	fs.Float64Var(&o.iops, "iops", 200, "random operations a second of the slow drive")
 	fs.Float64Var(&o.bandwidth, "bandwidth", 100e6, "bytes a second of the slow drive")
 	if err := fs.Parse(args); err != nil {
