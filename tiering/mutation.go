@@ -271,7 +271,7 @@ func (m *Mutation) makeDurable(ctx context.Context) error {
 		switch b := m.v.pool.members[id].Load(); {
 		case err != nil:
 		case mutant.On(mutant.FUAEatsError):
-			err = b.store.Sync(ctx)
+			err = b.calls.Store.Sync(ctx) // nobody takes note
 		default:
 			err = b.sync(ctx)
 		}

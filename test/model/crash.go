@@ -45,7 +45,7 @@ var (
 	// Boots: many short epochs, so that what one boot leaves meets the next ones.
 	Boots = CrashProfile{Epochs: 12, Workers: 1, Movers: 1, Ops: 12, FUA: 8, Instants: 2, Rebuilds: 3, Patience: time.Minute}
 	// Faulty: a backing's sync or a commit fails before the crashes.
-	Faulty = CrashProfile{Epochs: 4, Workers: 3, Movers: 1, Ops: 25, FUA: 8, Instants: 6, Rebuilds: 3, Faults: true, Patience: time.Minute}
+	Faulty = CrashProfile{Epochs: 4, Workers: 3, Movers: 1, Ops: 25, FUA: 2, Instants: 6, Rebuilds: 3, Faults: true, Patience: time.Minute}
 )
 
 // CrashCounts are what CrashRuns have done.
