@@ -109,13 +109,13 @@ type CrashRun struct {
 
 // crashVolume is a volume with what may become of it.
 type crashVolume struct {
-	name            string
-	led             *ledger
-	v               *tiering.Volume
-	created         span
-	deleted         span
-	sizes           []sizeChange
-	deleting, fresh bool
+	name     string
+	led      *ledger
+	v        *tiering.Volume
+	created  span
+	deleted  span
+	sizes    []sizeChange
+	deleting bool
 }
 
 type sizeChange struct {
