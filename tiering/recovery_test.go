@@ -367,7 +367,7 @@ func TestHealOfABackingThatFails(t *testing.T) {
 			}); err != nil {
 				t.Fatal(err)
 			}
-			limited, cancel := context.WithTimeout(ctx, 15*time.Second) // a first write would wait for longer
+			limited, cancel := context.WithTimeout(ctx, time.Minute) // a first write would wait for longer
 			defer cancel()
 			err = e.volume("v1").WriteAt(limited, bytes.Repeat([]byte{2}, ext), 0, false)
 			if op == faultstore.Write {

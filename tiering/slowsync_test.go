@@ -165,7 +165,9 @@ func TestForegroundWaitsAreCounted(t *testing.T) {
 	var done = make(chan error, 2)
 	go func() { done <- e.volume("v0").Flush(ctx) }()
 	eventually(t, "the sync that hangs", func() bool { return e.stores[path(0, 0)].Count(faultstore.Sync) > 0 })
+	writes := e.stores[path(0, 0)].Count(faultstore.Write)
 	go func() { done <- e.volume("v0").WriteAt(ctx, make([]byte, block), 0, true) }()
+	eventually(t, "the write", func() bool { return e.stores[path(0, 0)].Count(faultstore.Write) > writes })
 	release()
 	for range 2 {
 		if err := <-done; err != nil {

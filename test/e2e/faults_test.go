@@ -200,6 +200,8 @@ func (f *failing) awaitState(state string) {
 // told checks how many lines of the log are about the backing.
 func (f *failing) told(text string, want int) {
 	f.t.Helper()
+	// What the daemon writes to its log comes through a pipe.
+	eventually(f.t, fmt.Sprintf("%d lines of log say %q", want, text), patience, func() bool { return f.d.lines(text, faultyBacking) >= want })
 	if n := f.d.lines(text, faultyBacking); n != want {
 		f.t.Errorf("%d lines of log say %q, want %d", n, text, want)
 	}
@@ -318,7 +320,7 @@ func TestDiskThatCannotSync(t *testing.T) {
 func TestDiskThatHangs(t *testing.T) {
 	t.Parallel()
 	f := newFailing(t, false)
-	f.set(faultfs.Fault{Op: faultfs.All, Name: faultyBacking, Delay: 30 * time.Second})
+	f.set(faultfs.Fault{Op: faultfs.All, Name: faultyBacking, Delay: 10 * time.Minute})
 	hung := make(chan error, 2)
 	go func() { hung <- overwrite(f.home, 0) }()
 	second := f.dial("home")
@@ -467,6 +469,7 @@ func TestMetadataThatFail(t *testing.T) {
 			if up := f.d.metric("tierd_metadata_up"); up != 0 {
 				t.Errorf("tierd_metadata_up is %v", up)
 			}
+			eventually(t, "the log says that the metadata failed", patience, func() bool { return f.d.lines("metadata failed") > 0 })
 			if n := f.d.lines("metadata failed"); n != 1 {
 				t.Errorf("%d lines of log say that the metadata failed, want 1", n)
 			}

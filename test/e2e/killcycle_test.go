@@ -100,6 +100,9 @@ func (k *killCycle) round(d *daemon) {
 	var wg sync.WaitGroup
 	rnd := rand.New(rand.NewPCG(k.rnd.Uint64(), 0))
 	wg.Go(func() { k.changeVolumes(rnd, stop) })
+	eventually(k.t, "the loads are connected", time.Minute, func() bool {
+		return k.s.volume("home").Connections >= 4 && k.s.volume("mail").Connections >= 2
+	})
 	time.Sleep(time.Duration(100+k.rnd.IntN(500)) * time.Millisecond)
 	if k.rnd.IntN(4) == 0 {
 		k.moved += d.metric("tierd_relocation_moved_extents_total")

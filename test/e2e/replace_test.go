@@ -43,7 +43,7 @@ func TestADiskIsReplacedUnderLoad(t *testing.T) {
 	}
 
 	s.ctlFails(1, "tierctl: backing "+old+" has ... extents; drain it first", "backing", "remove", old)
-	l := load("60s")
+	l := load("10m") // the kill ends it
 	s.ctl("backing", "add", "sata", fresh, "--size", "96MiB")
 	s.ctl("backing", "drain", old, "--rate", "2MiB/s")
 	eventually(t, "the drain to begin", time.Minute, func() bool {
@@ -54,7 +54,7 @@ func TestADiskIsReplacedUnderLoad(t *testing.T) {
 		t.Error("the metrics do not tell of the drain")
 	}
 	d.kill()
-	if rep, code := l.wait(); code != 1 || rep.Verify.Mismatches != 0 {
+	if rep, code := l.wait(); code != 1 || rep.Verify == nil || rep.Verify.Mismatches != 0 {
 		t.Fatalf("load that the kill ended: exit code %d, %+v\n%s", code, rep.Verify, &l.errOut)
 	}
 
@@ -74,7 +74,7 @@ func TestADiskIsReplacedUnderLoad(t *testing.T) {
 	if !strings.Contains(out, "no member of the pool any more") {
 		t.Errorf("backing remove says %q", out)
 	}
-	if rep, code := l.wait(); code != 0 || rep.Verify.Mismatches != 0 {
+	if rep, code := l.wait(); code != 0 || rep.Verify == nil || rep.Verify.Mismatches != 0 {
 		t.Fatalf("load beside the replacement: exit code %d, %+v\n%s", code, rep.Verify, &l.errOut)
 	}
 	s.verify("home", state)

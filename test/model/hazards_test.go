@@ -198,10 +198,10 @@ func TestH5FUAEatsTheError(t *testing.T) {
 // TestH14TableBehindTheMap: a tombstone reaches the disk and its commit does not. What
 // is flushed later without a touch of the table must not be lost with the map.
 func TestH14TableBehindTheMap(t *testing.T) {
-	fail := false
+	var fail atomic.Bool
 	w := hazardWorld(t, func(o *tiering.Options) {
 		o.Fault = func(p extentmap.FaultPoint, _ uint64) error {
-			if fail && p == extentmap.FaultBefore {
+			if fail.Load() && p == extentmap.FaultBefore {
 				return syscall.EIO
 			}
 			return nil
@@ -209,11 +209,11 @@ func TestH14TableBehindTheMap(t *testing.T) {
 	})
 	w.put("v0", 0, 1, true)
 	w.trim("v0", 0)
-	fail = true
+	fail.Store(true)
 	if err := w.volume("v0").Flush(context.Background()); err == nil {
 		t.Fatal("a flush whose commit fails succeeds")
 	}
-	fail = false
+	fail.Store(false)
 	w.Cut(1, 1)
 	w.Open()
 	w.want("v0", 0, 1)
