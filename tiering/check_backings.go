@@ -433,6 +433,13 @@ func (c *checker) checkLost(ctx context.Context, m extentmap.Member, b *checkedB
 	}
 	copies, err := ondisk.ReadStampCopies(ctx, b.store, pr.ID, m.UUID, l)
 	ours := err == nil && (copies[0].State == ondisk.CopyValid || copies[1].State == ondisk.CopyValid)
+	for _, sc := range copies {
+		// An old copy of the backing, and one that the metadata is older than, prove
+		// nothing that may be written down.
+		if err == nil && sc.State == ondisk.CopyValid && (sc.Stamp.Incarnation > m.Incarnation || sc.Stamp.Commit > c.state.Pool.Commit) {
+			ours = false
+		}
+	}
 	if !ours || m.State == extentmap.MemberFailed {
 		c.found.damage(FoundSuperblockLost, where, "", "neither copy of its superblock is valid, and nothing proves that it is backing %d", m.ID)
 		return

@@ -364,6 +364,11 @@ func (w *mover) trySwitch(ctx context.Context, m plan.Move) (bool, error) {
 		}
 		from = piece + 1
 	}
+	if w.src.err() != nil {
+		// What the copy was read from is in doubt, and the volume's flushes have to go
+		// on failing after a restart, too: the extent stays where it says so.
+		return false, errAbandon("backing_failed")
+	}
 	w.v.markDirty(w.dst.id)
 	// If the log is full, room is made outside of the exclusion.
 	if err := w.r.pool.tryStage(w.v, stagedlog.Move, m.Key.Index, 1, []extent.Index{m.Key.Index}, w.to); err != nil {

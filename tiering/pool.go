@@ -188,6 +188,13 @@ func (p *Pool) noteCommit(n uint64) {
 	}
 }
 
+// Leave ends what waits for an operator's help, such as writes that wait for room,
+// with ErrClosed, and lets no change of the pool begin. Close follows.
+func (p *Pool) Leave() {
+	p.closing.Store(true)
+	p.freed.broadcast()
+}
+
 // Close flushes everything, stops the background work and closes the backings.
 // The pool is marked as cleanly stopped only if all of that went well; what went
 // wrong is returned. Requests must have ended: after Close the maps are gone. It is

@@ -174,6 +174,13 @@ func (p *Pool) takeOut(b *member, r *Removed) error {
 	if !b.draining.Load() {
 		return busy("backing %s takes extents again", b.path)
 	}
+	// In between it may have taken some again, and given them away.
+	if n := b.slots.Counts().Vacated; n > 0 {
+		return busy("%d extents of backing %s have only just left it; try again", n, b.path)
+	}
+	if err := p.unmentioned(b); err != nil {
+		return err
+	}
 	b.stopDrain()
 	if err := p.commitTiers(p.ranks(), nil, b); err != nil {
 		return fmt.Errorf("remove backing %s: %w", b.path, err)

@@ -111,6 +111,10 @@ func (r *repairer) run(ctx context.Context) error {
 		r.out.Left = r.found.all()
 		return refuse("metadata %s is damaged; pool rebuild makes it anew from the backings", r.o.Metadata)
 	}
+	if len(r.opts.ClearFailed) > 0 && !r.trusted() {
+		r.out.Left = r.found.all()
+		return refuse("metadata %s is not the newest, or not whole: nothing is cleared; pool rebuild makes it anew from the backings", r.o.Metadata)
+	}
 	if err := r.clearFailed(ctx); err != nil {
 		return err
 	}

@@ -20,6 +20,9 @@ const (
 	// maxOnFullWait bounds what an operator may ask for. A kernel client gives up
 	// a request after 30 s unless it is told otherwise.
 	maxOnFullWait = 24 * time.Hour
+	// pendingWait is how long a write is in doubt whose last slot somebody else may
+	// be about to take.
+	pendingWait = 5 * time.Second
 	// fullPoll is how often a write that waits for room looks by itself, beside
 	// being told of slots that become clean.
 	fullPoll = time.Second
@@ -66,7 +69,8 @@ func (s Space) putInto(r *extentmap.Volume) {
 // books are one too strict, and who is refused meanwhile has to look again.
 type space struct {
 	mu      sync.Mutex
-	pending int // slots being reserved
+	pending int  // slots being reserved
+	refused bool // somebody was refused because of them
 	// reserving are the volumes that ever had a reservation since the start: few, and
 	// looked at with every new extent.
 	reserving []*Volume
@@ -106,8 +110,11 @@ func (p *Pool) reserve(ctx context.Context, v *Volume) (l extent.Location, done 
 	for {
 		freed := p.freed.wait()
 		l, done, err := p.tryReserve(v)
-		if done != nil {
+		switch {
+		case done != nil:
 			return l, done, nil
+		case v.gone.Load(), p.closing.Load():
+			return l, nil, ErrClosed // the deletion, or the stop, waits for this write
 		}
 		limit := v.Space().OnFullWait
 		coming := false
@@ -116,7 +123,7 @@ func (p *Pool) reserve(ctx context.Context, v *Volume) (l extent.Location, done 
 			err = ErrNoSpace
 			coming = p.slotsComing()
 		case err == errPending:
-			coming = true
+			limit = max(limit, pendingWait)
 		case errors.Is(err, errReserved):
 			coming = p.vacating()
 		}
@@ -164,14 +171,6 @@ func (p *Pool) tryReserve(v *Volume) (l extent.Location, done func(), err error)
 	if err := p.admit(v); err != nil {
 		return l, nil, err
 	}
-	done = func() {
-		s := &p.space
-		s.mu.Lock()
-		s.pending--
-		v.pending--
-		s.mu.Unlock()
-		p.freed.broadcast()
-	}
 	tiers := p.ranks()
 	for _, suspect := range []bool{false, true} { // a suspect backing is better than none
 		v.Policy().order(len(tiers), func(i int) bool {
@@ -179,19 +178,39 @@ func (p *Pool) tryReserve(v *Volume) (l extent.Location, done func(), err error)
 			if t.unowned() <= p.keptForMoves(t) {
 				return false
 			}
-			var ok bool
-			l, ok = reserveIn(t, suspect, nil)
+			got, ok := reserveIn(t, suspect, nil)
+			if ok && t.unowned() < p.keptForMoves(t) {
+				p.member(got).slots.Unreserve(got.Slot) // others were as quick
+				return false
+			}
+			if ok {
+				l = got
+			}
 			return ok
 		})
 		if !l.IsZero() {
-			break
+			return l, func() { p.settled(v, true) }, nil
 		}
 	}
-	if l.IsZero() {
-		done()
-		return l, nil, nil
+	p.settled(v, false) // and no word of it: who waits would wake himself
+	return l, nil, nil
+}
+
+// settled ends what admit noted. With tell those look again who were refused
+// because of it.
+func (p *Pool) settled(v *Volume, tell bool) {
+	s := &p.space
+	s.mu.Lock()
+	s.pending--
+	v.pending--
+	tell = tell && s.refused
+	if tell {
+		s.refused = false
 	}
-	return l, done, nil
+	s.mu.Unlock()
+	if tell {
+		p.freed.broadcast()
+	}
 }
 
 // admit looks whether v may have one more extent, and notes it as pending.
@@ -200,17 +219,21 @@ func (p *Pool) admit(v *Volume) error {
 	quota := v.Space().Quota
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	mapped := v.mapped() + v.pending
+	mapped := v.mapped() + int64(v.pending)
 	var err error
+	var doubt int
 	if quota > 0 && mapped >= quota/p.size.Bytes() {
+		doubt = v.pending
 		err = fmt.Errorf("%w: volume %s has used its quota of %s", ErrNoSpace, v.Name(), units.Size(quota))
 	} else if kept := p.keptFor(v); kept > 0 && mapped >= v.reserved() && p.freeSlots()-int64(s.pending) <= kept {
+		doubt = s.pending
 		err = errReserved
 	}
+	if doubt > 0 {
+		s.refused = true
+		return errPending
+	}
 	if err != nil {
-		if s.pending > 0 {
-			err = errPending
-		}
 		return err
 	}
 	s.pending++
@@ -291,7 +314,7 @@ func (p *Pool) checkReservation(v *Volume, bytes int64) error {
 		}
 	})
 	p.space.mu.Lock()
-	kept := p.keptFor(v)
+	kept := p.keptFor(v) + int64(p.space.pending)
 	p.space.mu.Unlock()
 	if room := p.freeSlots() + coming - kept; need > max(room, 0) {
 		size := units.Size(p.size.Bytes())
@@ -304,11 +327,21 @@ func (p *Pool) checkReservation(v *Volume, bytes int64) error {
 // SetSpace changes what a volume may take of the pool. What it has allocated
 // beyond a new quota stays.
 func (p *Pool) SetSpace(ctx context.Context, name string, s Space, dryRun bool) error {
-	return p.change(ctx, name, dryRun, func(v *Volume, r *extentmap.Volume) error {
+	// A larger reservation is in the books before it is looked at whether there is
+	// room for it, so that nobody takes that room meanwhile.
+	withdraw := func() {}
+	err := p.change(ctx, name, dryRun, func(v *Volume, r *extentmap.Volume) error {
 		if err := s.check(r.Size); err != nil {
 			return fmt.Errorf("volume %s: %w", name, err)
 		}
 		if s.Reservation > r.Reservation {
+			if was := v.space.Load(); !dryRun {
+				promise := *was
+				promise.Reservation = s.Reservation
+				v.space.Store(&promise)
+				p.space.note(v)
+				withdraw = func() { v.space.CompareAndSwap(&promise, was) }
+			}
 			if err := p.checkReservation(v, s.Reservation); err != nil {
 				return fmt.Errorf("volume %s: %w", name, err)
 			}
@@ -321,6 +354,10 @@ func (p *Pool) SetSpace(ctx context.Context, name string, s Space, dryRun bool) 
 		p.freed.broadcast() // who waits for room looks again
 		p.log.Info("volume space set", "volume", name, "reservation", s.Reservation, "quota", s.Quota, "on_full_wait", s.OnFullWait)
 	})
+	if err != nil {
+		withdraw()
+	}
+	return err
 }
 
 // Space returns what the volume may take of the pool.

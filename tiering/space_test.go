@@ -20,7 +20,7 @@ import (
 // oneTier is a pool of n slots on one backing, with volumes of as many extents.
 func oneTier(t *testing.T, n int, change func(*tiering.Options)) *env {
 	t.Helper()
-	e := newEnv(t, model.Config{Slots: [][]int{{n}}, Volumes: []int64{int64(n) * ext, int64(n) * ext}}, change)
+	e := newEnv(t, model.Config{Slots: [][]int{{n}}, Volumes: []int64{int64(n+1) * ext, int64(n+1) * ext}}, change)
 	e.settle()
 	return e
 }
@@ -65,7 +65,7 @@ func TestSpaceSettings(t *testing.T) {
 		{"all that is left", tiering.Space{Reservation: 5 * ext}, ""},
 		{"more than is left", tiering.Space{Reservation: 6 * ext}, "neither allocated nor reserved"},
 		{"a part of an extent counts", tiering.Space{Reservation: 5*ext + 1}, "neither allocated nor reserved"},
-		{"more than its size", tiering.Space{Reservation: 9 * ext}, "more than the volume's size"},
+		{"more than its size", tiering.Space{Reservation: 10 * ext}, "more than the volume's size"},
 		{"negative", tiering.Space{Reservation: -1}, "must not be negative"},
 		{"negative quota", tiering.Space{Quota: -1}, "must not be negative"},
 		{"quota below it", tiering.Space{Reservation: 2 * ext, Quota: ext}, "less than the reservation"},
@@ -377,5 +377,43 @@ func TestReservationsAtCreation(t *testing.T) {
 		if (err == nil) != tt.ok || err != nil && !errors.Is(err, tiering.ErrInvalid) {
 			t.Errorf("a pool of %d bytes with %d reserved: %v", c.Capacity, tt.reserve, err)
 		}
+	}
+}
+
+// TestWaitingForRoomEnds: a write that may wait for a day holds up neither the
+// deletion of its volume nor the stop of the pool.
+func TestWaitingForRoomEnds(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		end  func(e *env) error
+	}{
+		{"deletion", func(e *env) error { return e.Pool.DeleteVolume(ctx, "v0", true, false) }},
+		{"stop", func(e *env) error { e.Pool.Leave(); return nil }},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			e := oneTier(t, 4, nil)
+			e.setSpace("v0", tiering.Space{OnFullWait: 24 * time.Hour})
+			if err := e.fill("v0", 0, 4); err != nil {
+				t.Fatal(err)
+			}
+			v := e.volume("v0")
+			v.Opened()
+			defer v.Released()
+			done := make(chan error, 1)
+			go func() { done <- v.WriteAt(ctx, []byte{1}, 4*ext, false) }()
+			eventually(t, "the write waits", func() bool { return v.Info().WaitingForSpace > 0 || len(done) > 0 })
+			if err := tt.end(e); err != nil {
+				t.Fatal(err)
+			}
+			select {
+			case err := <-done:
+				wantErr(t, "the write that waited", err, tiering.ErrClosed)
+			case <-time.After(2 * time.Minute):
+				t.Fatal("the write still waits")
+			}
+			if tt.name == "deletion" {
+				eventually(t, "the space of the deleted volume", func() bool { return e.fill("v1", 0, 4) == nil })
+			}
+		})
 	}
 }

@@ -41,7 +41,7 @@ type Volume struct {
 	gone          atomic.Bool   // being deleted: I/O is refused
 	readOnly      atomic.Bool
 	space         atomic.Pointer[Space]
-	pending       int64         // slots reserved and not mapped yet; guarded by space.mu
+	pending       int           // slots reserved and not mapped yet; guarded by space.mu
 	waiting       atomic.Int64  // writes that wait for room
 	noSpace       atomic.Uint64 // writes refused for want of room
 

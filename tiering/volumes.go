@@ -151,16 +151,23 @@ func (p *Pool) CreateVolume(ctx context.Context, spec VolumeSpec, dryRun bool) e
 	}
 	state := p.db.State()
 	r, err := newVolumeRecord(&state, spec, p.clock.Now(), p.tierNames())
-	if err == nil && spec.Reservation > 0 {
-		if err = p.checkReservation(nil, spec.Reservation); err != nil {
-			err = fmt.Errorf("volume %s: %w", spec.Name, err)
-		}
-	}
-	if err != nil || dryRun {
+	if err != nil {
 		return err
 	}
 	v, err := p.newVolume(r)
 	if err != nil {
+		return err
+	}
+	if spec.Reservation > 0 {
+		p.space.note(v) // before it is looked at whether there is room, which others would take
+		if err = p.checkReservation(v, spec.Reservation); err != nil {
+			err = fmt.Errorf("volume %s: %w", spec.Name, err)
+		}
+	}
+	if err != nil || dryRun {
+		p.space.forget(v)
+		p.heat.DropVolume(v.id)
+		_ = v.table.Close()
 		return err
 	}
 	err = p.commitVolumes(&extentmap.Changes{
@@ -168,6 +175,7 @@ func (p *Pool) CreateVolume(ctx context.Context, spec VolumeSpec, dryRun bool) e
 		Pool:    func(pr *extentmap.PoolRecord) { pr.NextVolume = max(pr.NextVolume, r.ID+1) },
 	})
 	if err != nil {
+		p.space.forget(v)
 		p.heat.DropVolume(v.id)
 		_ = v.table.Close()
 		return err
@@ -296,6 +304,7 @@ func (p *Pool) DeleteVolume(ctx context.Context, name string, force, dryRun bool
 		p.volMu.Lock()
 		delete(p.byName, name)
 		p.volMu.Unlock()
+		p.freed.broadcast() // its writes that wait for room end
 		doomed = v
 	})
 	if err != nil || doomed == nil {

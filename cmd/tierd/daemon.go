@@ -204,6 +204,7 @@ func (d *daemon) shutdown() error {
 		}
 	}()
 	var errs []error
+	d.pool.Leave()
 	if err := d.nbd.Shutdown(ctx); err != nil {
 		// Requests are stuck, in a disk most likely, and hold on to the pool: it
 		// cannot be closed under them. Every answered write is where a kill leaves it.

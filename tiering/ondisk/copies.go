@@ -105,6 +105,7 @@ func ReadStampCopies(ctx context.Context, st backing.Store, poolID, backingUUID 
 		copies[i].Stamp = Stamp{
 			Commit:      binary.LittleEndian.Uint64(b[headSize:]),
 			Incarnation: binary.LittleEndian.Uint64(b[headSize+8:]),
+			Clean:       b[headSize+16] == 1,
 		}
 	}
 	return copies, nil
@@ -116,6 +117,9 @@ func MendStamp(ctx context.Context, st backing.Store, poolID, backingUUID uuid.U
 	b := alignedBytes(blockSize)
 	binary.LittleEndian.PutUint64(b[headSize:], v.Commit)
 	binary.LittleEndian.PutUint64(b[headSize+8:], v.Incarnation)
+	if v.Clean {
+		b[headSize+16] = 1
+	}
 	sealHead(b, stampMagic, generation, append(poolID[:], backingUUID[:]...))
 	if err := st.WriteAt(ctx, b, l.StampOffset[i]); err != nil {
 		return fmt.Errorf("mend stamp: %w", err)
