@@ -22,8 +22,8 @@ const (
 )
 
 // flight moves extents off backings whose calls fail, within the movement budget.
-// Every copy is read back before it counts: there will be nothing else to fall back
-// on. A backing that hangs is left alone until it answers, and one that
+// Every copy is read back before it counts, but for the pieces that are written to
+// meanwhile and copied again: there will be nothing else to fall back on. A backing that hangs is left alone until it answers, and one that
 // has failed altogether: what is flushed of it is there, and nobody knows the rest.
 //
 // An extent that cannot be moved is tried again later and later. Its errors keep
