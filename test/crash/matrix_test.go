@@ -187,21 +187,25 @@ func (x *matrix) startingPoint(row *row, rnd *rand.Rand) (*image, *history, erro
 
 // crashedIn returns what a crash in the middle of another row has left.
 func (x *matrix) crashedIn(row *row, rnd *rand.Rand) (*image, *history, error) {
-	rec, err := x.record(row.crashed, rnd)
-	if err != nil {
-		return nil, nil, err
-	}
-	points := rec.im.points(row.shape, rec.from, rec.to)
-	if row.makes {
-		points = points[:len(points)*4/5] // it is not finished
-	} else {
-		points = points[len(points)/2:]
-	}
-	if row.killedAfter != "" {
-		points = slices.DeleteFunc(points, func(p point) bool { return p.step != row.killedAfter })
-	}
-	if len(points) == 0 {
-		return x.crashedIn(row, rnd) // what it wants to see did not come
+	var rec *recording
+	var points []point
+	for tries := 0; len(points) == 0; tries++ {
+		if tries == 100 {
+			return nil, nil, fmt.Errorf("%d runs of %s have no step %q in their second half", tries, row.crashed.name, row.killedAfter)
+		}
+		var err error
+		if rec, err = x.record(row.crashed, rnd); err != nil {
+			return nil, nil, err
+		}
+		points = rec.im.points(row.shape, rec.from, rec.to)
+		if row.makes {
+			points = points[:len(points)*4/5] // it is not finished
+		} else {
+			points = points[len(points)/2:]
+		}
+		if row.killedAfter != "" {
+			points = slices.DeleteFunc(points, func(p point) bool { return p.step != row.killedAfter })
+		}
 	}
 	at := points[rnd.IntN(len(points))].at
 	how, im := opKill, rec.im.kill(at)

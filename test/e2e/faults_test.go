@@ -27,6 +27,7 @@ type failing struct {
 
 const (
 	faultyBacking = "ssd.img"
+	stagedLog     = "pool.db.log"
 	extentBytes   = 64 << 10
 	homeExtents   = 3
 )
@@ -281,8 +282,12 @@ func TestDiskThatCannotSync(t *testing.T) {
 				var before poolStatus
 				f.ctlJSON(&before, "pool", "status")
 				f.ok("write", overwrite(f.home, 0))
-				f.ok("first write", overwrite(f.home, 5)) // staged
 				f.set(faultfs.Fault{Op: faultfs.Sync, Name: faultyBacking, Times: times, Errno: syscall.EIO})
+				// Staged only now, it brings no round of the daemon's own that syncs the write
+				// before the fault is set. Something else may have met the fault by now.
+				if err := overwrite(f.home, 5); err != nil {
+					f.fails("first write", err, syscall.EIO)
+				}
 				f.fails("flush", f.home.Flush(), syscall.EIO)
 				check := func() {
 					t.Helper()
@@ -428,24 +433,33 @@ func TestMetadataThatFail(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
 		fault faultfs.Fault
-		log   bool // it is the staged log, by which a write fails, and no flush
 	}{
-		{"write", faultfs.Fault{Op: faultfs.Write, Name: "pool.db", Errno: syscall.EIO}, false},
-		{"sync once", faultfs.Fault{Op: faultfs.Sync, Name: "pool.db", Times: 1, Errno: syscall.EIO}, false},
-		{"no space", faultfs.Fault{Op: faultfs.Write, Name: "pool.db", Errno: syscall.ENOSPC}, false},
-		{"unreadable pages", faultfs.Fault{Op: faultfs.Read, Name: "pool.db", Errno: syscall.EIO}, false},
-		{"gone", faultfs.Fault{Op: faultfs.All, Errno: syscall.ENXIO}, false},
-		{"staged log", faultfs.Fault{Op: faultfs.Write, Name: "pool.db.log", Errno: syscall.EIO}, true},
+		{"write", faultfs.Fault{Op: faultfs.Write, Name: "pool.db", Errno: syscall.EIO}},
+		{"sync once", faultfs.Fault{Op: faultfs.Sync, Name: "pool.db", Times: 1, Errno: syscall.EIO}},
+		{"no space", faultfs.Fault{Op: faultfs.Write, Name: "pool.db", Errno: syscall.ENOSPC}},
+		{"unreadable pages", faultfs.Fault{Op: faultfs.Read, Name: "pool.db", Errno: syscall.EIO}},
+		{"gone", faultfs.Fault{Op: faultfs.All, Errno: syscall.ENXIO}},
+		{"staged log", faultfs.Fault{Op: faultfs.Write, Name: stagedLog, Errno: syscall.EIO}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			f := newFailing(t, true)
-			f.ok("first write", overwrite(f.home, 5)) // staged
-			f.set(tt.fault)
-			if tt.log {
+			staged := func() { f.t.Helper(); f.ok("first write", overwrite(f.home, 5)) }
+			if tt.fault.Name == stagedLog {
+				staged()
+				f.set(tt.fault)
 				f.fails("first write without a staged log", overwrite(f.home, 6), syscall.EIO)
 				f.ok("flush of what was staged before", f.home.Flush())
 			} else {
+				// Staged only now, it is not committed before the fault is set, whatever the
+				// machine does in between.
+				fault := tt.fault
+				fault.Name = "pool.db"
+				f.set(fault)
+				staged()
+				if tt.fault != fault {
+					f.set(tt.fault)
+				}
 				for range 3 {
 					f.fails("flush with a staged entry", f.home.Flush(), syscall.EIO)
 				}
