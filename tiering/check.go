@@ -20,20 +20,14 @@ type CheckReport struct {
 	Slots    int64     `json:"slots"` // whose table entries were looked at
 	Commit   uint64    `json:"commit"`
 	Clean    bool      `json:"clean_stop"`
+
+	// Counts is how many findings of each severity there are, those that are counted
+	// and not listed included.
+	Counts map[Severity]int64 `json:"counts"`
 }
 
 // Damaged reports whether damage was found.
-func (r CheckReport) Damaged() bool { return r.Count(Damage) > 0 }
-
-// Count returns how many findings of a severity are listed.
-func (r CheckReport) Count(s Severity) (n int) {
-	for _, f := range r.Findings {
-		if f.Severity == s {
-			n++
-		}
-	}
-	return n
-}
+func (r CheckReport) Damaged() bool { return r.Counts[Damage] > 0 }
 
 // Check looks at a pool that no daemon has open, and changes nothing: the pages of
 // the metadata file, the map against the slots and against the slot tables, both
@@ -43,8 +37,7 @@ func (r CheckReport) Count(s Severity) (n int) {
 //
 // The metadata file and the backings are locked against a daemon meanwhile. Memory
 // is bounded: 12 bytes a slot and at most 96 MiB, since larger pools are looked at
-// in several passes; one bit a page of the metadata file; and a hundred findings of
-// a kind for each place.
+// in several passes; one bit a page of the metadata file; and ten thousand findings.
 //
 // The error is for what keeps it from looking; what it finds is in the report.
 func Check(ctx context.Context, o Options) (CheckReport, error) {
@@ -81,6 +74,7 @@ type checker struct {
 
 func (c *checker) report() CheckReport {
 	c.Findings = c.found.all()
+	c.Counts = map[Severity]int64{Damage: c.found.count(Damage), Warning: c.found.count(Warning), Note: c.found.count(Note)}
 	return c.CheckReport
 }
 
@@ -102,21 +96,25 @@ func (c *checker) progress(step string, done, total int64) {
 func (c *checker) open() error {
 	c.progress("metadata", 0, 1)
 	pages, err := extentmap.CheckPages(c.o.Metadata)
-	if err != nil {
+	if errors.Is(err, extentmap.ErrNotBolt) {
+		return c.unreadable(err)
+	} else if err != nil {
 		return lockedBy(c.o.Metadata, err)
+	}
+	if pages.Roots == 0 && len(pages.Problems) == 0 {
+		return c.unreadable(errors.New("neither of the two roots of the file is valid"))
 	}
 	for _, p := range pages.Problems {
 		c.found.damage(FoundMetadataPage, c.o.Metadata, mendRebuild, "%s", p)
 	}
 	if len(pages.Problems) > 0 {
-		return nil
+		return c.unreadable(errors.New("its pages are damaged"))
 	}
 	db, err := extentmap.Open(c.o.Metadata, extentmap.Options{ReadOnly: c.readOnly, Fault: c.o.Fault})
 	switch {
 	case err == nil:
-	case errors.Is(err, extentmap.ErrCorrupt):
-		c.found.damage(FoundMetadataRecord, c.o.Metadata, mendRebuild, "%v", err)
-		return nil
+	case errors.Is(err, extentmap.ErrCorrupt), errors.Is(err, extentmap.ErrNotBolt):
+		return c.unreadable(err)
 	default:
 		return lockedBy(c.o.Metadata, err)
 	}
@@ -126,6 +124,14 @@ func (c *checker) open() error {
 	if pages.Roots == 1 {
 		c.second(FoundMetadataRoot, c.o.Metadata, mendStart, "one of the two roots of the file is not valid: a commit was cut short, or the page is damaged")
 	}
+	return nil
+}
+
+// unreadable adds that nothing can be read from the metadata file. It is no error:
+// there is damage, and a way on.
+func (c *checker) unreadable(err error) error {
+	c.found.damage(FoundMetadataRecord, c.o.Metadata, mendRebuild,
+		"%v: tierctl pool rebuild makes it anew from the backings, tierctl pool restore from a dump and the backings", err)
 	return nil
 }
 

@@ -75,32 +75,63 @@ const (
 	mendRebuild = "pool rebuild"
 )
 
-// maxFindings is how many findings of a kind are listed for one place; the rest is
-// counted.
-const maxFindings = 100
+// maxFindings is how many findings of a kind are listed for one place, and maxListed
+// how many in all; the rest is counted. Places beyond maxPlaces are counted as one.
+const (
+	maxFindings = 100
+	maxListed   = 10000
+	maxPlaces   = 1000
+)
 
 // findings collects what is found, a bounded number of each kind at each place.
 type findings struct {
-	list []Finding
-	seen map[findingPlace]int
-	held map[findingPlace]Finding // the last one that was not listed
+	list   []Finding
+	places map[findingPlace]*placeCount
+	counts map[findingClass]int64 // all, listed or not
+
+	// outdated: the metadata are not the newest, or not whole, so that nothing follows
+	// from them.
+	outdated bool
 }
 
-type findingPlace struct {
-	where    string
+type findingClass struct {
 	kind     FindingKind
 	severity Severity
 }
 
+type findingPlace struct {
+	where string
+	findingClass
+}
+
+// placeCount is what there is of a kind at one place.
+type placeCount struct {
+	listed, more int64
+	mend         string // of the last one that is not listed
+}
+
 func (l *findings) add(f Finding) {
-	if l.seen == nil {
-		l.seen, l.held = make(map[findingPlace]int), make(map[findingPlace]Finding)
+	if l.places == nil {
+		l.places, l.counts = make(map[findingPlace]*placeCount), make(map[findingClass]int64)
 	}
-	at := findingPlace{f.Where, f.Kind, f.Severity}
-	if l.seen[at]++; l.seen[at] <= maxFindings {
+	l.outdated = l.outdated || f.Kind == FoundMetadataOlder || f.Kind == FoundCreating || f.Mend == mendRebuild
+	class := findingClass{f.Kind, f.Severity}
+	l.counts[class]++
+	at := findingPlace{f.Where, class}
+	if l.places[at] == nil {
+		if len(l.places) >= maxPlaces {
+			at.where = "elsewhere"
+		}
+		if l.places[at] == nil {
+			l.places[at] = new(placeCount)
+		}
+	}
+	if n := l.places[at]; n.listed < maxFindings && len(l.list) < maxListed {
+		n.listed++
 		l.list = append(l.list, f)
 	} else {
-		l.held[at] = f
+		n.more++
+		n.mend = f.Mend
 	}
 }
 
@@ -117,17 +148,28 @@ func (l *findings) note(k FindingKind, where, mend, format string, args ...any) 
 	l.add(Finding{k, Note, where, fmt.Sprintf(format, args...), mend})
 }
 
+// count returns how many findings of a severity there are, listed or not.
+func (l *findings) count(s Severity) (n int64) {
+	for class, k := range l.counts {
+		if class.severity == s {
+			n += k
+		}
+	}
+	return n
+}
+
 // all returns the findings in the order in which they were made, and behind them
 // how many more there are. What is not listed is of the severity that it had.
 func (l *findings) all() []Finding {
 	list := slices.Clone(l.list)
 	var more []Finding
-	for at, f := range l.held {
-		more = append(more, Finding{FoundMore, at.severity, at.where,
-			fmt.Sprintf("%d more of the kind %s", l.seen[at]-maxFindings, at.kind), f.Mend})
+	for at, n := range l.places {
+		if n.more > 0 {
+			more = append(more, Finding{FoundMore, at.severity, at.where, fmt.Sprintf("and %d more of the kind %s", n.more, at.kind), n.mend})
+		}
 	}
 	slices.SortFunc(more, func(a, b Finding) int {
-		return cmp.Or(cmp.Compare(a.Where, b.Where), cmp.Compare(a.Text, b.Text))
+		return cmp.Or(cmp.Compare(a.Where, b.Where), cmp.Compare(a.Text, b.Text), cmp.Compare(a.Severity, b.Severity))
 	})
 	return append(list, more...)
 }

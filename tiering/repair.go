@@ -109,7 +109,7 @@ func (r *repairer) run(ctx context.Context) error {
 	}
 	if r.db == nil {
 		r.out.Left = r.found.all()
-		return refuse("metadata %s is damaged; pool rebuild makes it anew from the backings", r.o.Metadata)
+		return nil
 	}
 	if len(r.opts.ClearFailed) > 0 && !r.trusted() {
 		r.out.Left = r.found.all()
@@ -172,9 +172,7 @@ func (r *repairer) again(ctx context.Context) error {
 // trusted reports whether the metadata is the newest by all that was found. If it
 // is not, the map proves nothing.
 func (r *repairer) trusted() bool {
-	return !slices.ContainsFunc(r.found.all(), func(f Finding) bool {
-		return f.Kind == FoundMetadataOlder || f.Kind == FoundCreating || f.Mend == mendRebuild
-	})
+	return !r.found.outdated
 }
 
 // complete reports whether every member could be looked at: what is nowhere may be
@@ -340,9 +338,14 @@ func (r *repairer) toldFailed(id extent.BackingID) bool {
 // mendTables brings the slot tables into line with the map: owners first, so that
 // a rebuild finds the right mapping at every moment.
 func (r *repairer) mendTables(ctx context.Context) error {
-	if !r.trusted() || !slices.ContainsFunc(r.found.all(), func(f Finding) bool {
-		return f.Severity == Damage && (f.Kind == FoundEntryDamaged || f.Kind == FoundEntryMissing || f.Kind == FoundEntryOrphan)
-	}) {
+	if !r.trusted() {
+		return nil
+	}
+	wrong := int64(0)
+	for _, k := range []FindingKind{FoundEntryDamaged, FoundEntryMissing, FoundEntryOrphan} {
+		wrong += r.found.counts[findingClass{k, Damage}]
+	}
+	if wrong == 0 {
 		return nil
 	}
 	for _, owners := range []bool{true, false} {
