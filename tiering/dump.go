@@ -10,6 +10,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"path/filepath"
 
 	"tierd/tiering/extent"
 	"tierd/tiering/extentmap"
@@ -20,6 +21,9 @@ var dumpCRC = crc32.MakeTable(crc32.Castagnoli)
 // DumpOptions say what a dump has beside the metadata.
 type DumpOptions struct {
 	Heat bool // the heat file too
+	// Path is where the dump will be kept. One that is of a file of the pool, there or
+	// not, is ErrRefused. "": not known.
+	Path string
 }
 
 // Dumped tells what a dump holds.
@@ -42,6 +46,9 @@ func Dump(ctx context.Context, o Options, d DumpOptions, w io.Writer) (Dumped, e
 	}
 	defer db.Close()
 	s := db.State()
+	if err := refuseOwnFile(d.Path, o, s.Members); err != nil {
+		return Dumped{}, err
+	}
 	done := Dumped{Commit: s.Pool.Commit, Clean: s.Pool.CleanStop, Volumes: len(s.Volumes)}
 	out := newDumpWriter(w)
 	if err := out.state(s); err != nil {
@@ -73,6 +80,42 @@ func Dump(ctx context.Context, o Options, d DumpOptions, w io.Writer) (Dumped, e
 	}
 	done.Extents = out.extents
 	return done, out.end()
+}
+
+// refuseOwnFile refuses a path that is one of the pool's: its metadata, what lies
+// beside them, or a backing.
+func refuseOwnFile(path string, o Options, members []extentmap.Member) error {
+	if path == "" {
+		return nil
+	}
+	own := map[string]string{
+		o.Metadata: "the metadata", stagedLogPath(o.Metadata): "the staged log", heatPath(o.Metadata): "the heat", budgetPath(o.Metadata): "the movement budget",
+	}
+	for _, b := range o.Backings {
+		own[b.Path] = "a backing"
+	}
+	for _, m := range members {
+		own[m.Path] = "a backing"
+	}
+	path = canonical(path)
+	for name, what := range own {
+		if name != "" && canonical(name) == path {
+			return refuse("%s is %s of the pool; keep the dump elsewhere", path, what)
+		}
+	}
+	return nil
+}
+
+// canonical returns the path of a file without links in its folder. The file itself
+// need not exist.
+func canonical(path string) string {
+	if abs, err := filepath.Abs(path); err == nil {
+		path = abs
+	}
+	if dir, err := filepath.EvalSymlinks(filepath.Dir(path)); err == nil {
+		path = filepath.Join(dir, filepath.Base(path))
+	}
+	return path
 }
 
 // dumpWriter writes the lines of a dump. Extents come in order.

@@ -52,6 +52,16 @@ func ReadDump(r io.Reader, v DumpVisitor) error {
 	return d.fail("", errors.New("there is something behind the end"))
 }
 
+// IsDump reports whether a file begins as a dump does. The error is that of reading.
+func IsDump(r io.Reader) (bool, error) {
+	b, err := bufio.NewReader(io.LimitReader(r, maxDumpLine)).ReadBytes('\n')
+	if err != nil && err != io.EOF {
+		return false, err
+	}
+	var h dumpLine
+	return json.Unmarshal(b, &h) == nil && h.Type == "header" && h.Format == dumpFormat, nil
+}
+
 // dumpStage is how far a dump has been read: lines of a type come together.
 type dumpStage int
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 
@@ -32,7 +33,10 @@ It is JSON, one object a line, and has a checksum at its end.
 pool restore takes a dump as it is if it is of the last commit before a clean
 stop, and the backings have not been written since. Of an older one it takes names
 and settings; the map is rebuilt from the backings then. That is also why a
-running daemon is not dumped.`,
+running daemon is not dumped.
+
+--file replaces an earlier dump and nothing else: it refuses files of the pool, other
+files, devices and links.`,
 		Example: `  tierctl pool dump > pool.dump
   tierctl pool dump --heat --file /var/backups/pool.dump
   tierctl pool dump | jq -c 'select(.type == "volume") | .volume'`,
@@ -50,7 +54,7 @@ func runPoolDump(ctx context.Context, g *globals, opts dumpOptions) error {
 		return err
 	}
 	write := func(w io.Writer) error {
-		d, err := tiering.Dump(ctx, o, tiering.DumpOptions{Heat: opts.heat}, w)
+		d, err := tiering.Dump(ctx, o, tiering.DumpOptions{Heat: opts.heat, Path: opts.file}, w)
 		if err != nil {
 			return fmt.Errorf("dump pool: %w", err)
 		}
@@ -63,7 +67,38 @@ func runPoolDump(ctx context.Context, g *globals, opts dumpOptions) error {
 	if opts.file == "" {
 		return write(g.out)
 	}
+	if err := mayReplace(opts.file); err != nil {
+		return fmt.Errorf("dump pool: %w", err)
+	}
 	return writeWhole(opts.file, write)
+}
+
+// mayReplace refuses to put a dump in the place of anything but a dump, or an empty
+// file: the rename would not ask.
+func mayReplace(path string) error {
+	info, err := os.Lstat(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
+	case err != nil:
+		return err
+	case !info.Mode().IsRegular():
+		return fmt.Errorf("%s is not a regular file; name another path", path)
+	case info.Size() == 0:
+		return nil
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	switch is, err := tiering.IsDump(f); {
+	case err != nil:
+		return err
+	case !is:
+		return fmt.Errorf("%s is there, and is no dump; move it away, or name another path", path)
+	}
+	return nil
 }
 
 // writeWhole makes the file at path appear, or change, only when all of it is

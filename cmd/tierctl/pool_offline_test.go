@@ -101,3 +101,49 @@ func TestPoolCheckRepairDump(t *testing.T) {
 		t.Errorf("repair --clear-failed of an unknown backing: exit code %d, %s", code, stderr)
 	}
 }
+
+// TestPoolDumpReplacesDumpsAlone: nothing else is lost by a wrong path.
+func TestPoolDumpReplacesDumpsAlone(t *testing.T) {
+	dir, config := offlinePool(t)
+	at := func(name string) string { return filepath.Join(dir, name) }
+	if err := os.Symlink(at("a.img"), at("link")); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(dir, at("here")); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(at("notes"), []byte("{}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(at("empty"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct{ file, want string }{
+		{"pool.db", "is no dump"},
+		{"pool.db.log", "is no dump"},
+		{"a.img", "is no dump"},
+		{"notes", "is no dump"},
+		{"link", "is not a regular file"},
+		{"here", "is not a regular file"},
+		{"pool.db.heat", "is the heat of the pool"}, // not there
+		{"here/pool.db.budget", "is the movement budget of the pool"},
+		{"new", ""},
+		{"new", ""}, // over the first
+		{"empty", ""},
+	} {
+		before, _ := os.ReadFile(at(tt.file))
+		code, _, stderr := tierctl(t, "pool", "dump", "--config", config, "--file", at(tt.file))
+		if tt.want == "" {
+			if code != exitDone {
+				t.Errorf("dump to %s: exit code %d, %s", tt.file, code, stderr)
+			}
+			continue
+		}
+		if after, _ := os.ReadFile(at(tt.file)); code != exitFailed || !strings.Contains(stderr, tt.want) || !bytes.Equal(before, after) {
+			t.Errorf("dump to %s: exit code %d, %s; want %q, and the file as it was", tt.file, code, stderr, tt.want)
+		}
+	}
+	if left, err := filepath.Glob(at("*.new-*")); err != nil || len(left) > 0 {
+		t.Errorf("left behind: %v, %v", left, err)
+	}
+}
