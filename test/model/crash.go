@@ -27,6 +27,7 @@ type CrashProfile struct {
 	FUA      int           // of so many changes, one is FUA
 	Hot      bool          // few extents: whoever moves one meets those who write it
 	Rebuilds int           // of so many Instants, one is judged by a rebuild without the map
+	Refits   int           // changes of the backings in an epoch
 	Faults   bool          // a sync or a commit fails in the last epochs
 	Patience time.Duration // how long an operation may take before it counts as hanging
 }
@@ -34,18 +35,18 @@ type CrashProfile struct {
 var (
 	// RandomCrashes: long epochs with much going on at once, cut at many moments.
 	RandomCrashes = CrashProfile{
-		Epochs: 4, Workers: 4, Readers: 1, Movers: 2, Ops: 60, FUA: 8, Instants: 8, Rebuilds: 3, Dawdle: 300 * time.Microsecond,
+		Epochs: 4, Workers: 4, Readers: 1, Movers: 2, Ops: 60, FUA: 8, Instants: 8, Rebuilds: 3, Refits: 8, Dawdle: 300 * time.Microsecond,
 		Patience: time.Minute,
 	}
 	// Moving: writes and moves of the same few extents, and the tables they leave.
 	Moving = CrashProfile{
-		Epochs: 3, Workers: 6, Movers: 2, Ops: 40, FUA: 2, Instants: 6, Rebuilds: 1, Hot: true, Dawdle: 300 * time.Microsecond,
+		Epochs: 3, Workers: 6, Movers: 2, Ops: 40, FUA: 2, Instants: 6, Rebuilds: 1, Refits: 2, Hot: true, Dawdle: 300 * time.Microsecond,
 		Patience: time.Minute,
 	}
 	// Boots: many short epochs, so that what one boot leaves meets the next ones.
-	Boots = CrashProfile{Epochs: 12, Workers: 1, Movers: 1, Ops: 12, FUA: 8, Instants: 2, Rebuilds: 3, Patience: time.Minute}
+	Boots = CrashProfile{Epochs: 12, Workers: 1, Movers: 1, Ops: 12, FUA: 8, Instants: 2, Rebuilds: 3, Refits: 3, Patience: time.Minute}
 	// Faulty: a backing's sync or a commit fails before the crashes.
-	Faulty = CrashProfile{Epochs: 4, Workers: 3, Movers: 1, Ops: 25, FUA: 2, Instants: 6, Rebuilds: 3, Faults: true, Patience: time.Minute}
+	Faulty = CrashProfile{Epochs: 4, Workers: 3, Movers: 1, Ops: 25, FUA: 2, Instants: 6, Rebuilds: 3, Refits: 2, Faults: true, Patience: time.Minute}
 )
 
 // CrashCounts are what CrashRuns have done.
@@ -55,6 +56,8 @@ type CrashCounts struct {
 	Reattached, Rebuilt  int
 	Recoveries, OldMaps  int // of the kills and cuts, those during an open; maps of earlier that were tried
 	Failures, Relocation int
+	Added, Removed       int // backings
+	Drains               int // ordered, paused, resumed or cancelled
 }
 
 func (c *CrashCounts) add(o CrashCounts) {
@@ -69,12 +72,17 @@ func (c *CrashCounts) add(o CrashCounts) {
 	c.OldMaps += o.OldMaps
 	c.Failures += o.Failures
 	c.Relocation += o.Relocation
+	c.Added += o.Added
+	c.Removed += o.Removed
+	c.Drains += o.Drains
 }
 
 func (c CrashCounts) String() string {
 	return fmt.Sprintf("%d operations and %d moves in %d opens; %d clean stops, %d states after a kill, %d after a power cut, %d after devices came back; "+
-		"%d of these crashed while opening; %d rebuilt without the map, %d old maps tried, %d faults injected",
-		c.Ops, c.Relocation, c.Epochs, c.Stops, c.Kills, c.Cuts, c.Reattached, c.Recoveries, c.Rebuilt, c.OldMaps, c.Failures)
+		"%d of these crashed while opening; %d rebuilt without the map, %d old maps tried, %d faults injected; "+
+		"%d backings added and %d removed, %d orders to drain",
+		c.Ops, c.Relocation, c.Epochs, c.Stops, c.Kills, c.Cuts, c.Reattached, c.Recoveries, c.Rebuilt, c.OldMaps, c.Failures,
+		c.Added, c.Removed, c.Drains)
 }
 
 // A CrashRun is one random life of a pool over many opens. Of each epoch it takes some
@@ -89,6 +97,7 @@ type CrashRun struct {
 
 	mu     sync.Mutex
 	vols   []*crashVolume // all that may be there after a crash in this epoch
+	fits   []fitting      // of this epoch, in their order
 	seq    uint64
 	uid    uint32
 	ids    map[extent.VolumeID]uuid.UUID
@@ -121,6 +130,13 @@ type crashVolume struct {
 type sizeChange struct {
 	span
 	bytes int64
+}
+
+// fitting is a change of a backing, and what it is after it.
+type fitting struct {
+	span
+	path             string
+	member, draining bool
 }
 
 const crashExtent = 64 << 10
@@ -264,6 +280,10 @@ func (r *CrashRun) open() {
 		}
 	}
 	r.continuity = r.w.Pool.Continuity()
+	r.fits = nil
+	for _, b := range r.w.Pool.Backings() {
+		r.fits = append(r.fits, fitting{span{0, 1}, b.Path, true, b.Draining})
+	}
 	for _, v := range r.vols {
 		var err error
 		if v.v, err = r.w.Pool.Volume(v.name); err != nil {

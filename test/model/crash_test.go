@@ -28,7 +28,7 @@ func crashRunsOf(t *testing.T, prof CrashProfile, n int) CrashCounts {
 // and power cuts: what was answered, or flushed, is there, whatever judges it.
 func TestRandomCrashes(t *testing.T) {
 	n := crashRunsOf(t, RandomCrashes, *crashRuns)
-	if n.Kills == 0 || n.Cuts == 0 || n.Relocation == 0 {
+	if n.Kills == 0 || n.Cuts == 0 || n.Relocation == 0 || n.Drains == 0 {
 		t.Error("the runs show nothing")
 	}
 }

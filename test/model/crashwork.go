@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"sync"
 	"time"
 
@@ -36,10 +37,15 @@ func (r *CrashRun) work() (old *Instant) {
 		rnd := source(200 + i)
 		movers.Go(func() { r.readLoop(rnd, stop) })
 	}
-	rnd := source(300)
+	rnd, refits := source(300), source(400)
 	workers.Go(func() {
 		for range 3 {
 			r.administer(rnd)
+		}
+	})
+	workers.Go(func() {
+		for range r.prof.Refits {
+			r.refit(refits)
 		}
 	})
 	workers.Wait()
@@ -294,5 +300,38 @@ func (r *CrashRun) administer(rnd *rand.Rand) {
 	}
 	if err != nil && !r.permitted(err) {
 		r.violation("administration: %w", err)
+	}
+}
+
+// refit changes the backings of the pool.
+func (r *CrashRun) refit(rnd *rand.Rand) {
+	time.Sleep(rand.N(2 * time.Millisecond))
+	if r.anyFailure() {
+		return
+	}
+	ctx, cancel := r.context()
+	defer cancel()
+	f := fitting{span: span{begun: r.tick()}}
+	did, err := r.w.Refit(ctx, rnd)
+	if did.Changed {
+		f.ended = r.tick()
+	}
+	f.path, f.member, f.draining = did.Path, did.Member, did.Draining
+	if err != nil && !r.permitted(err) {
+		r.violation("backings: %w", err)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if err != nil || did.Changed {
+		r.fits = append(r.fits, f)
+	}
+	switch {
+	case !did.Changed:
+	case strings.HasPrefix(did.Done, "add"):
+		r.Counts.Added++
+	case !did.Member:
+		r.Counts.Removed++
+	default:
+		r.Counts.Drains++
 	}
 }

@@ -110,6 +110,9 @@ func (r *CrashRun) randomCut() crashstore.Cut {
 func (r *CrashRun) inspect(w *World, in *Instant, end ending, what string) (lost bool) {
 	r.t.Helper()
 	w.Open()
+	if err := r.compareBackings(w.Pool, in); err != nil {
+		r.fail(fmt.Errorf("%s: %w", what, err))
+	}
 	for _, v := range r.vols {
 		_, err := r.compare(w.Pool, v, in, func(p []byte) error {
 			lost = lost || v.led.lost(p, in.before)
@@ -155,6 +158,38 @@ func (r *CrashRun) compare(p *tiering.Pool, v *crashVolume, in *Instant, with fu
 		return true, err
 	}
 	return true, with(data)
+}
+
+// compareBackings looks whether the pool after a crash at an Instant consists of what
+// was answered by then.
+func (r *CrashRun) compareBackings(p *tiering.Pool, in *Instant) error {
+	want := make(map[string]fitting)
+	for _, f := range r.fits {
+		switch {
+		case f.begun >= in.after:
+		case f.ended == 0 || f.ended >= in.before:
+			delete(want, f.path) // it may be either
+		default:
+			want[f.path] = f
+		}
+	}
+	for _, b := range p.Backings() {
+		f, known := want[b.Path]
+		delete(want, b.Path)
+		switch {
+		case !known:
+		case !f.member:
+			return fmt.Errorf("the removal of %s was answered, and it is there", b.Path)
+		case f.draining != b.Draining:
+			return fmt.Errorf("an order was answered by which %s is draining: %v, and it is %v", b.Path, f.draining, b.Draining)
+		}
+	}
+	for path, f := range want {
+		if f.member {
+			return fmt.Errorf("backing %s is a member, and is gone", path)
+		}
+	}
+	return nil
 }
 
 // resume goes on from what a crash at an Instant leaves.

@@ -151,12 +151,18 @@ func (r *Run) step() {
 		to := r.rnd.IntN(len(r.w.cfg.Slots))
 		done := r.w.Relocate(name, off, to)
 		r.note("relocate %s %d to tier %d: %v", name, off, to, done)
-	case k < 87:
+	case k < 86:
 		r.grow(ctx)
-	case k < 90:
+	case k < 89:
 		r.create(ctx)
-	case k < 92:
+	case k < 90:
 		r.delete(ctx)
+	case k < 93:
+		did, err := r.w.Refit(ctx, r.rnd)
+		r.note("%s", did.Done)
+		if err != nil {
+			r.fail(err)
+		}
 	case k < 95:
 		r.note("close, open")
 		r.closeAndCheck()

@@ -130,7 +130,7 @@ func (w *World) openStore(_ context.Context, spec tiering.BackingSpec, create, _
 
 func (w *World) options() tiering.Options {
 	o := tiering.Options{
-		Metadata: w.metadata(), OpenStore: w.openStore, BootID: fmt.Sprintf("boot-%d", w.boot),
+		Metadata: w.metadata(), Backings: w.configured(), OpenStore: w.openStore, BootID: fmt.Sprintf("boot-%d", w.boot),
 		Relocation: tiering.RelocationOptions{Workers: 1, Headroom: 0.0001},
 	}
 	if w.opts != nil {
