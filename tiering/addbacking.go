@@ -105,7 +105,7 @@ func (a *adding) close() {
 
 func (a *adding) result() Added {
 	return Added{
-		ID: a.rec.ID, UUID: a.rec.UUID, Path: a.rec.Path, Tier: a.tier.name, Rank: int(a.rec.Tier), NewTier: a.fresh, NewFile: a.create,
+		ID: a.rec.ID, UUID: a.rec.UUID, Path: a.o.Backing.Path, Tier: a.tier.name, Rank: int(a.rec.Tier), NewTier: a.fresh, NewFile: a.create,
 		Slots: int64(a.layout.Slots), Capacity: int64(a.layout.Slots) * a.p.size.Bytes(),
 	}
 }
@@ -257,7 +257,7 @@ func (a *adding) inspectContent(ctx context.Context) error {
 	if a.o.Force {
 		return nil
 	}
-	return inspectBacking(ctx, path, a.store, func(sb *ondisk.Superblock) bool { return leftBehind(state, sb) })
+	return inspectBacking(ctx, path, a.store, "--force", func(sb *ondisk.Superblock) bool { return leftBehind(state, sb) })
 }
 
 // leftBehind reports whether sb is of a backing of the pool that was being added, or

@@ -213,7 +213,7 @@ func (c *creation) inspect(ctx context.Context) error {
 			continue
 		}
 		ours := func(sb *ondisk.Superblock) bool { return c.retry != uuid.Nil && sb.PoolID == c.retry }
-		if err := inspectBacking(ctx, spec.Path, st, ours); err != nil {
+		if err := inspectBacking(ctx, spec.Path, st, "--force "+spec.Path, ours); err != nil {
 			return err
 		}
 	}
@@ -268,31 +268,32 @@ func (c *creation) inspectMetadata() error {
 }
 
 // inspectBacking refuses a backing that holds anything, but for what an unfinished
-// creation left and what ours says may be overwritten.
-func inspectBacking(ctx context.Context, path string, st backing.Store, ours func(*ondisk.Superblock) bool) error {
-	const hint = "use --force %[1]s to overwrite it"
+// creation left and what ours says may be overwritten. Force is the flag that
+// overwrites the rest.
+func inspectBacking(ctx context.Context, path string, st backing.Store, force string, ours func(*ondisk.Superblock) bool) error {
+	hint := "use " + force + " to overwrite it"
 	sb, err := ondisk.ReadSuperblock(ctx, st)
 	switch {
 	case err == nil && (sb.State == ondisk.BackingCreating || ours(sb)):
 		return nil
 	case err == nil:
-		return refuse("backing %[1]s belongs to pool %[2]s; "+hint, path, sb.PoolID)
+		return refuse("backing %s belongs to pool %s; %s", path, sb.PoolID, hint)
 	case !errors.Is(err, ondisk.ErrNoSuperblock):
-		return refuse("backing %[1]s carries a superblock (%[2]v); "+hint, path, err)
+		return refuse("backing %s carries a superblock (%v); %s", path, err, hint)
 	}
 	name, err := backing.FindSignature(ctx, backing.ReaderAt(ctx, st), st.Size())
 	if err != nil {
 		return fmt.Errorf("look for signatures on backing %s: %w", path, err)
 	}
 	if name != "" {
-		return refuse("backing %[1]s carries %[2]s; "+hint, path, name)
+		return refuse("backing %s carries %s; %s", path, name, hint)
 	}
 	head := make([]byte, min(1<<20, st.Size()))
 	if err := st.ReadAt(ctx, head, 0); err != nil {
 		return fmt.Errorf("read backing %s: %w", path, err)
 	}
 	if !allZero(head) {
-		return refuse("backing %[1]s holds data of an unknown kind; "+hint, path)
+		return refuse("backing %s holds data of an unknown kind; %s", path, hint)
 	}
 	return nil
 }

@@ -34,6 +34,8 @@ var (
 	ErrMetadataFailed = extentmap.ErrMetadataFailed
 	// ErrLocked is returned when another process has the metadata open.
 	ErrLocked = extentmap.ErrLocked
+	// ErrNoMetadata is returned when there is no metadata file.
+	ErrNoMetadata = extentmap.ErrNotExist
 
 	// ErrNotFound is returned when no volume or backing has the name given.
 	ErrNotFound = errors.New("not found")

@@ -55,7 +55,7 @@ func Open(ctx context.Context, o Options) (*Pool, error) {
 	}
 	db, err := extentmap.Open(o.Metadata, extentmap.Options{ReadOnly: o.ReadOnly, Fault: o.Fault})
 	if errors.Is(err, extentmap.ErrNotExist) {
-		return nil, refuse("there is no pool at %s; pool create makes one", o.Metadata)
+		return nil, refuse("there is no pool at %s; tierctl pool create makes a new one, tierctl pool rebuild finds a lost one on its backings", o.Metadata)
 	}
 	if err != nil {
 		return nil, advise(lockedBy(o.Metadata, err))

@@ -162,6 +162,9 @@ func waitDrained(ctx context.Context, g *globals, ref string) error {
 		case d == nil:
 			return fmt.Errorf("backing %s is not being drained any more", ref)
 		case d.State == control.DrainEmpty:
+			if told != "" {
+				fmt.Fprintln(g.errOut, drainLine(*d))
+			}
 			return nil
 		case string(d.State)+d.StuckExample != told:
 			told = string(d.State) + d.StuckExample

@@ -88,6 +88,9 @@ func (g *globals) run(ctx context.Context, args []string) int {
 		if errors.Is(err, tiering.ErrLocked) {
 			hint = "this verb works on a pool that is down: stop tierd first; tierctl pool status asks the running one"
 		}
+		if errors.Is(err, tiering.ErrNoMetadata) {
+			hint = "tierctl pool create makes a new pool; tierctl pool rebuild makes the metadata of a lost one anew from its backings"
+		}
 		if hint != "" {
 			fmt.Fprintf(g.errOut, "hint: %s\n", hint)
 		}

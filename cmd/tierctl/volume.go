@@ -253,6 +253,9 @@ func newVolumeSetCommand(g *globals) *cobra.Command {
 	}
 	c.Flags().StringVar(&policy, "policy", "", "auto, highest, lowest or a tier's name")
 	space.add(c)
+	for _, name := range []string{"reservation", "quota", "on-full"} {
+		c.Flags().Lookup(name).DefValue = "" // what is not given stays as it is
+	}
 	dryRunFlag(c, &r.DryRun)
 	return c
 }

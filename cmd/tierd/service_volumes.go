@@ -160,15 +160,11 @@ func (s *service) newSpace(space tiering.Space, r control.VolumeSetRequest) (tie
 	var changes []string
 	if n := r.ReservationBytes; n != nil {
 		space.Reservation = *n
-		changes = append(changes, fmt.Sprintf("volume %s has a reservation of %s", r.Name, units.Size(*n)))
+		changes = append(changes, fmt.Sprintf("volume %s has %s", r.Name, allowance("reservation", *n)))
 	}
 	if n := r.QuotaBytes; n != nil {
 		space.Quota = *n
-		text := "no quota"
-		if *n > 0 {
-			text = "a quota of " + units.Size(*n).String()
-		}
-		changes = append(changes, fmt.Sprintf("volume %s has %s", r.Name, text))
+		changes = append(changes, fmt.Sprintf("volume %s has %s", r.Name, allowance("quota", *n)))
 	}
 	if r.OnFull != nil {
 		onFull, err := config.ParseOnFull(*r.OnFull)
@@ -183,4 +179,12 @@ func (s *service) newSpace(space tiering.Space, r control.VolumeSetRequest) (tie
 		changes = append(changes, fmt.Sprintf("writes to volume %s that find no room %s", r.Name, text))
 	}
 	return space, changes, nil
+}
+
+// allowance says what a quota or reservation of n bytes is; 0 is none.
+func allowance(what string, n int64) string {
+	if n == 0 {
+		return "no " + what
+	}
+	return fmt.Sprintf("a %s of %s", what, units.Size(n))
 }

@@ -184,7 +184,7 @@ func TestDaemonRefusesWhatItFindsOnDisk(t *testing.T) {
 			for _, f := range []string{"pool.db", "pool.db.log", "ssd0.img", "sata0.img"} {
 				_ = os.Remove(s.path(f))
 			}
-		}, "tierd: open pool: there is no pool at S/pool.db; pool create makes one"},
+		}, "tierd: open pool: there is no pool at S/pool.db; tierctl pool create makes a new one, tierctl pool rebuild finds a lost one on its backings"},
 		{"backing missing", func(s *site) {
 			_ = os.Remove(s.path("sata0.img"))
 		}, "tierd: open pool: backing S/sata0.img of tier sata is missing (id 2, ...)...; attach it again, or start tierd with --degraded: ..."},
