@@ -27,6 +27,9 @@ type aside struct {
 	bytes int64 // kept, or to be kept
 }
 
+// errUnread is wrapped by the error of what cannot be kept because it cannot be read.
+var errUnread = errors.New("what is there cannot be kept")
+
 // asideItem is a line of the index.
 type asideItem struct {
 	What   string `json:"what"`
@@ -83,7 +86,7 @@ func (a *aside) keepSlot(ctx context.Context, b *checkedBacking, s extent.Slot, 
 	off := b.sb.Layout.SlotOffset(s)
 	p := make([]byte, size)
 	if err := b.store.ReadAt(ctx, p, off); err != nil {
-		return fmt.Errorf("keep slot %d of %s: %w", s, b.spec.Path, err)
+		return fmt.Errorf("%w: slot %d: %w", errUnread, s, err)
 	}
 	if allZero(p) {
 		return nil
@@ -179,7 +182,7 @@ func keepRange(ctx context.Context, a *aside, st backing.Store, path string, off
 	n = min(n, st.Size()-off)
 	p := make([]byte, max(n, 0))
 	if err := st.ReadAt(ctx, p, off); err != nil {
-		return fmt.Errorf("keep %s of %s: %w", what, path, err)
+		return fmt.Errorf("%w: %s: %w", errUnread, what, err)
 	}
 	p = bytes.TrimRight(p, "\x00")
 	if len(p) == 0 {

@@ -58,6 +58,7 @@ type checker struct {
 	readOnly bool
 	found    findings
 	db       *extentmap.DB // nil: the metadata cannot be read
+	locked   *extentmap.DB // the metadata of which db is a copy; nil: it is none
 	state    extentmap.State
 	size     extent.Size
 
@@ -65,9 +66,16 @@ type checker struct {
 	lost     map[string]*checkedBacking // by path: those without a valid superblock
 	tables   map[uint64][]*ondisk.VolumeTable
 
+	told   []extentmap.Member // of whose failure superblocks know and the metadata do not
+	agreed bool               // a volume table, which has a checksum, has the volumes as the metadata have them
+
 	// What Repair works on; see repair.go.
+	mending  bool
+	overlays map[string]overlay        // by path, in a dry run: what it would have written
+	stale    map[extent.BackingID]bool // are to be used though they may be old copies
+	unheard  bool                      // a backing has not heard of the last repair
 	mends    []mend
-	problems []mapProblem                             // extents that are where they cannot be
+	problems []mapProblem                             // extents that are where they cannot be, maxProblems at most
 	entries  func(*checkedBacking, []entryDiff) error // takes the entries that are wrong
 	unknown  map[extent.VolumeID]*unknownVolume       // volumes that have a map and no record
 }
@@ -80,8 +88,10 @@ func (c *checker) report() CheckReport {
 
 func (c *checker) close() {
 	c.closeBackings()
-	if c.db != nil {
-		_ = c.db.Close()
+	for _, db := range []*extentmap.DB{c.db, c.locked} {
+		if db != nil {
+			_ = db.Close()
+		}
 	}
 }
 
@@ -119,6 +129,12 @@ func (c *checker) open() error {
 		return lockedBy(c.o.Metadata, err)
 	}
 	c.db = db
+	if c.overlays != nil {
+		c.locked = db
+		if c.db, err = openScratch(c.o.Metadata); err != nil {
+			return err
+		}
+	}
 	c.progress("metadata", 1, 1)
 	c.state = db.State()
 	if pages.Roots == 1 {
@@ -167,7 +183,13 @@ func (c *checker) look(ctx context.Context) error {
 	c.checkBackings(ctx)
 	c.checkRecords()
 	c.checkLog()
-	return c.checkMap(ctx)
+	if err := c.checkMap(ctx); err != nil {
+		return err
+	}
+	if !c.agreed && c.found.counts[findingClass{FoundPastEnd, Damage}] > 0 {
+		c.keepVolumeTables()
+	}
+	return nil
 }
 
 // checkLog looks whether the staged log is there and whether its header is of this

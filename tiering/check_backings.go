@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/google/uuid"
+
 	"tierd/pkg/backing"
 	"tierd/tiering/extent"
 	"tierd/tiering/extentmap"
@@ -73,6 +75,7 @@ func (c *checker) checkBackings(ctx context.Context) {
 			}
 		}
 	}
+	c.hearFailures()
 	known := make(map[extent.BackingID]bool)
 	for _, m := range c.state.Members {
 		known[m.ID] = true
@@ -104,6 +107,35 @@ func (c *checker) checkBackings(ctx context.Context) {
 	}
 }
 
+// hearFailures looks for failures that superblocks tell of and that the metadata
+// could not take any more, as the next start does.
+func (c *checker) hearFailures() {
+	failedBy := func(id extent.BackingID) string {
+		for _, m := range c.state.Members {
+			b := c.backings[m.ID]
+			if b == nil || b.sb.Incarnation != c.state.Pool.Incarnation {
+				continue // it tells of what may have been cleared since
+			}
+			for _, r := range b.sb.Members {
+				if r.ID == id && r.State == ondisk.MemberFailed {
+					return b.spec.Path
+				}
+			}
+		}
+		return ""
+	}
+	for i := range c.state.Members {
+		m := &c.state.Members[i]
+		if c.backings[m.ID] == nil || m.State != extentmap.MemberOK && m.State != extentmap.MemberDraining {
+			continue
+		}
+		if by := failedBy(m.ID); by != "" {
+			m.State, m.Error = extentmap.MemberFailed, "it had failed by the superblock of "+by
+			c.told = append(c.told, *m)
+		}
+	}
+}
+
 // openBacking opens one backing and finds its superblock; nil, if it is not of this
 // pool or cannot be used.
 func (c *checker) openBacking(ctx context.Context, s BackingSpec) *checkedBacking {
@@ -113,6 +145,12 @@ func (c *checker) openBacking(ctx context.Context, s BackingSpec) *checkedBackin
 	} else if err != nil {
 		c.found.damage(FoundUnreadable, s.Path, "", "%v", err)
 		return nil
+	}
+	if c.overlays != nil {
+		if c.overlays[s.Path] == nil {
+			c.overlays[s.Path] = make(overlay)
+		}
+		st = overlayStore{st, c.overlays[s.Path]}
 	}
 	b := &checkedBacking{spec: s, store: st, copies: ondisk.ReadSuperblockCopies(ctx, st)}
 	if !c.identify(b) {
@@ -197,7 +235,7 @@ func (c *checker) checkMember(ctx context.Context, b *checkedBacking) {
 		return
 	}
 	if m.State == extentmap.MemberFailed {
-		c.found.damage(FoundFailed, where, "pool repair --clear-failed", "it has failed: %s", m.Error)
+		c.found.damage(FoundFailed, where, mendClear, "it has failed: %s", m.Error)
 	}
 	b.usable = true
 	c.checkSuperblock(b)
@@ -214,13 +252,13 @@ func (c *checker) checkSuperblock(b *checkedBacking) {
 		case sc.Err != nil: // has been reported
 		case sc.State != ondisk.CopyValid:
 			c.second(FoundSuperblockCopy, where, mendRepair, "the superblock at its %s is %s", sc.Place, sc.State)
-			c.mend(mend{kind: FoundSuperblockCopy, where: where, text: fmt.Sprintf("the superblock at its %s is written from the one at its %s", sc.Place, good.Place),
+			c.mend(mend{kind: FoundSuperblockCopy, b: b, where: where, text: fmt.Sprintf("the superblock at its %s is written from the one at its %s", sc.Place, good.Place),
 				keep:  b.keepBytes(sc.Offset, ondisk.SuperblockArea, "superblock at its "+sc.Place),
 				apply: func(ctx context.Context) error { return ondisk.MendSuperblock(ctx, b.store, good) }})
 		case sc.Superblock.Generation < b.sb.Generation:
 			c.second(FoundSuperblockCopy, where, mendRepair, "the superblock at its %s is older than the one at its %s (%d, %d)",
 				sc.Place, good.Place, sc.Superblock.Generation, good.Superblock.Generation)
-			c.mend(mend{kind: FoundSuperblockCopy, where: where, text: fmt.Sprintf("the superblock at its %s is written from the one at its %s", sc.Place, good.Place),
+			c.mend(mend{kind: FoundSuperblockCopy, b: b, where: where, text: fmt.Sprintf("the superblock at its %s is written from the one at its %s", sc.Place, good.Place),
 				keep:  b.keepBytes(sc.Offset, ondisk.SuperblockArea, "superblock at its "+sc.Place),
 				apply: func(ctx context.Context) error { return ondisk.MendSuperblock(ctx, b.store, good) }})
 		}
@@ -233,11 +271,15 @@ func (c *checker) checkSuperblock(b *checkedBacking) {
 	if b.behind() {
 		return // nothing is written to it any more, or was while it was away
 	}
+	if c.state.Pool.CleanStop && b.sb.Incarnation < c.state.Pool.Incarnation {
+		c.unheard = true
+		c.found.warning(FoundIncarnation, where, mendRepair, "it has not heard of the last repair: metadata from before that would pass for the newest")
+	}
 	want := superblockOf(c.state, b.m.ID, b.sb.Layout, b.sb.Incarnation)
 	if what := differs(want, b.sb); what != "" {
 		c.second(FoundSuperblock, where, mendRepair, "its superblock has another %s than the metadata", what)
 		if c.state.Pool.CleanStop {
-			c.mend(mend{kind: FoundSuperblock, where: where, text: "its superblock is written from the metadata",
+			c.mend(mend{kind: FoundSuperblock, b: b, where: where, text: "its superblock is written from the metadata",
 				keep:  b.keepBytes(b.sb.Layout.FrontSuperblock, ondisk.SuperblockArea, "superblock"),
 				apply: func(ctx context.Context) error { return ondisk.WriteSuperblock(ctx, b.store, want) }})
 		}
@@ -328,7 +370,7 @@ func (c *checker) checkStamps(ctx context.Context, b *checkedBacking) {
 		}
 		g := generation
 		generation++
-		c.mend(mend{kind: FoundStamp, where: where, text: "a damaged stamp is written anew",
+		c.mend(mend{kind: FoundStamp, b: b, where: where, text: "a damaged stamp is written anew",
 			keep: b.keepBytes(sc.Offset, 4096, "stamp"),
 			apply: func(ctx context.Context) error {
 				return ondisk.MendStamp(ctx, b.store, pr.ID, b.m.UUID, b.sb.Layout, i, g, stamp)
@@ -359,7 +401,7 @@ func (c *checker) checkVolumeTable(ctx context.Context, b *checkedBacking) {
 	write := func(i int) {
 		vc := copies[i]
 		if serves {
-			c.mend(mend{kind: FoundVolumeTable, where: where, text: "a volume table is written from the metadata",
+			c.mend(mend{kind: FoundVolumeTable, b: b, where: where, text: "a volume table is written from the metadata",
 				keep: b.keepBytes(vc.Offset, max(vc.Length, 4096), "volume table"),
 				apply: func(ctx context.Context) error {
 					return ondisk.MendVolumeTable(ctx, b.store, b.sb.Layout, pr.ID, i, want)
@@ -405,7 +447,7 @@ func (c *checker) checkRecords() {
 			return
 		}
 	}
-	if first.Equal(want) {
+	if c.agreed = first.Equal(want); c.agreed {
 		return
 	}
 	c.keepVolumeTables()
@@ -432,21 +474,39 @@ func (c *checker) checkLost(ctx context.Context, m extentmap.Member, b *checkedB
 		return
 	}
 	copies, err := ondisk.ReadStampCopies(ctx, b.store, pr.ID, m.UUID, l)
-	ours := err == nil && (copies[0].State == ondisk.CopyValid || copies[1].State == ondisk.CopyValid)
+	ours, newest := err == nil, ondisk.StampCopy{}
 	for _, sc := range copies {
-		// An old copy of the backing, and one that the metadata is older than, prove
-		// nothing that may be written down.
-		if err == nil && sc.State == ondisk.CopyValid && (sc.Stamp.Incarnation > m.Incarnation || sc.Stamp.Commit > c.state.Pool.Commit) {
-			ours = false
+		if sc.State != ondisk.CopyValid {
+			continue
+		}
+		// One that the metadata are older than proves nothing that may be written down.
+		ours = ours && sc.Stamp.Incarnation <= pr.Incarnation && sc.Stamp.Commit <= pr.Commit
+		if sc.Generation > newest.Generation {
+			newest = sc
 		}
 	}
-	if !ours || m.State == extentmap.MemberFailed {
+	if !ours || newest.Generation == 0 || m.State == extentmap.MemberFailed {
 		c.found.damage(FoundSuperblockLost, where, "", "neither copy of its superblock is valid, and nothing proves that it is backing %d", m.ID)
 		return
 	}
-	c.found.damage(FoundSuperblockLost, where, mendRepair, "neither copy of its superblock is valid; its stamp proves that it is backing %d", m.ID)
+	// Nothing is written after the stamp of a clean stop. An overwrite changes no
+	// stamp: any other one may be that of an old copy.
+	current := pr.CleanStop && !m.Away && newest.Stamp == ondisk.Stamp{Commit: pr.Commit, Incarnation: pr.Incarnation, Clean: true}
+	change, doubt := (*extentmap.Changes)(nil), ""
+	switch {
+	case current:
+		c.found.damage(FoundSuperblockLost, where, mendRepair, "neither copy of its superblock is valid; its stamp proves that it is backing %d as it was at the last stop", m.ID)
+	case !c.stale[m.ID]:
+		c.found.damage(FoundSuperblockLost, where, mendAcceptStale, "neither copy of its superblock is valid; by its stamp it is backing %d, and nothing proves that it is no old copy", m.ID)
+		return
+	default:
+		c.found.damage(FoundSuperblockLost, where, mendAcceptStale, "neither copy of its superblock is valid; it is used as it is")
+		doubt = ", though it may be an old copy"
+		continuity := uuid.New()
+		change = &extentmap.Changes{Pool: func(p *extentmap.PoolRecord) { p.Continuity = continuity }}
+	}
 	want := superblockOf(c.state, m.ID, l, m.Incarnation)
-	c.mend(mend{kind: FoundSuperblockLost, where: where, text: "its superblock is written from the metadata",
+	c.mend(mend{kind: FoundSuperblockLost, b: b, where: where, text: "its superblock is written from the metadata" + doubt, change: change,
 		keep:  b.keepBytes(l.FrontSuperblock, ondisk.SuperblockArea, "superblock at its front"),
 		apply: func(ctx context.Context) error { return ondisk.WriteSuperblock(ctx, b.store, want) }})
 }

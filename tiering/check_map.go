@@ -2,7 +2,9 @@ package tiering
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"slices"
 
 	"tierd/tiering/extent"
 	"tierd/tiering/extentmap"
@@ -22,6 +24,13 @@ type windowPart struct {
 	volumes []extent.VolumeID // by slot, from `from` on; 0: free
 	indexes []extent.Index
 }
+
+// maxProblems is how many extents that are where they cannot be Repair looks at at a
+// time, and maxDiffs is the same of entries of slot tables.
+const (
+	maxProblems = 1 << 18
+	maxDiffs    = 1 << 18
+)
 
 // mapProblem is an extent that is where it cannot be.
 type mapProblem struct {
@@ -163,7 +172,7 @@ func (c *checker) checkExtent(key extent.Key, l extent.Location, v *extentmap.Vo
 	default:
 		return
 	}
-	c.problems = append(c.problems, mapProblem{key: key, at: l, kind: kind})
+	c.problem(mapProblem{key: key, at: l, kind: kind})
 }
 
 // claim notes the owner of a slot, or reports that it has one.
@@ -176,7 +185,22 @@ func (c *checker) claim(p *windowPart, key extent.Key, l extent.Location) {
 	other := extent.Key{Volume: p.volumes[i], Index: p.indexes[i]}
 	c.found.damage(FoundDoubleOwner, c.volumeName(key.Volume), mendRepair, "extent %d is in slot %d of backing %s, and so is extent %d of %s",
 		key.Index, l.Slot, p.m.Path, other.Index, c.volumeName(other.Volume))
-	c.problems = append(c.problems, mapProblem{key: key, at: l, kind: FoundDoubleOwner, other: other})
+	c.problem(mapProblem{key: key, at: l, kind: FoundDoubleOwner, other: other})
+}
+
+// mapDamaged reports whether extents are where they cannot be. What slot tables say
+// is evidence then, and is not brought into line with the map.
+func (c *checker) mapDamaged() bool {
+	return slices.ContainsFunc(mapKinds, func(k FindingKind) bool { return c.found.counts[findingClass{k, Damage}] > 0 })
+}
+
+// mapKinds are the findings about extents that are where they cannot be.
+var mapKinds = []FindingKind{FoundPastEnd, FoundNoVolume, FoundNoBacking, FoundSlotRange, FoundDoubleOwner}
+
+func (c *checker) problem(p mapProblem) {
+	if c.mending && len(c.problems) < maxProblems {
+		c.problems = append(c.problems, p)
+	}
 }
 
 func (c *checker) volumeName(id extent.VolumeID) string {
@@ -196,6 +220,7 @@ func (c *checker) checkTable(ctx context.Context, p *windowPart) error {
 	}
 	t := b.slotTable(c.state.Pool.ID)
 	var diffs []entryDiff
+	var failed error
 	err := t.ScanRange(ctx, p.from, uint32(p.n), func(s extent.Slot, e ondisk.SlotEntry, valid bool) bool {
 		c.Slots++
 		d := entryDiff{slot: s, entry: e, valid: valid}
@@ -205,9 +230,13 @@ func (c *checker) checkTable(ctx context.Context, p *windowPart) error {
 		if c.judgeEntry(b, d) && c.entries != nil {
 			diffs = append(diffs, d)
 		}
-		return ctx.Err() == nil
+		if len(diffs) == maxDiffs {
+			failed = c.entries(b, diffs)
+			diffs = diffs[:0]
+		}
+		return failed == nil && ctx.Err() == nil
 	})
-	if err := ctx.Err(); err != nil {
+	if err := errors.Join(failed, ctx.Err()); err != nil {
 		return err
 	}
 	if err != nil {
@@ -230,7 +259,7 @@ func (c *checker) judgeEntry(b *checkedBacking, d entryDiff) (mend bool) {
 	case !d.valid:
 		c.found.damage(FoundEntryDamaged, b.spec.Path, mendRepair, "the entry of slot %d has a bad checksum", d.slot)
 		// Of an owned slot the next start writes the entry anew, with its own sequence.
-		return settled || !owned
+		return b.m.State != extentmap.MemberFailed && (settled || !owned)
 	case owned && (d.entry.Kind != ondisk.Owner || d.entry.Key != d.owner):
 		text = fmt.Sprintf("slot %d has extent %d of %s by the map, and %s by the slot table", d.slot, d.owner.Index, c.volumeName(d.owner.Volume), describeEntry(d.entry))
 	case !owned && d.entry.Kind == ondisk.Owner:

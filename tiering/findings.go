@@ -56,6 +56,7 @@ const (
 	FoundEntryOrphan    FindingKind = "slot_orphan"       // a slot is free by the map, and has an owner by its slot table
 	FoundUncommitted    FindingKind = "uncommitted"       // an entry of a slot table is newer than the last commit
 	FoundLog            FindingKind = "staged_log"        // the staged log is missing, damaged or void
+	FoundIncarnation    FindingKind = "incarnation"       // a backing has not heard of the last repair
 	FoundMore           FindingKind = "more"              // so many more of a kind were found and not listed
 )
 
@@ -70,9 +71,13 @@ type Finding struct {
 
 // What mends a finding.
 const (
-	mendStart   = "the next start"
-	mendRepair  = "pool repair"
-	mendRebuild = "pool rebuild"
+	mendStart       = "the next start"
+	mendRepair      = "pool repair"
+	mendClear       = "pool repair --clear-failed"
+	mendAcceptLoss  = "pool repair --accept-loss"
+	mendAcceptStale = "pool repair --accept-stale"
+	mendComplete    = "pool repair, when every backing can be read"
+	mendRebuild     = "pool rebuild"
 )
 
 // maxFindings is how many findings of a kind are listed for one place, and maxListed

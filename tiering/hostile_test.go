@@ -203,12 +203,12 @@ func (h *hostile) trial(seed uint64, old map[string]*savedFile) {
 
 	// 1. Check, and repair in a dry run.
 	before, checkErr := tiering.Check(ctx, f.opt)
-	if _, err := tiering.Repair(ctx, f.opt, tiering.RepairOptions{DryRun: true}); err == nil && checkErr != nil {
-		fail("a dry run of repair goes well where check says %v", checkErr)
-	}
-	var where, text []string
-	for _, x := range before.Findings {
-		where, text = append(where, x.Where), append(text, x.Text)
+	var dry [2]tiering.RepairReport // without and with the loss accepted
+	for i := range dry {
+		var err error
+		if dry[i], err = tiering.Repair(ctx, f.opt, tiering.RepairOptions{DryRun: true, AcceptLoss: i == 1}); err == nil && checkErr != nil {
+			fail("a dry run of repair goes well where check says %v", checkErr)
+		}
 	}
 
 	// 2. A start without a repair is refused, or everything is there.
@@ -221,32 +221,12 @@ func (h *hostile) trial(seed uint64, old map[string]*savedFile) {
 	}
 
 	// 3. Repair, and start.
-	f.restore()
-	f.apply(list)
-	r, err := tiering.Repair(ctx, f.opt, tiering.RepairOptions{})
-	for _, a := range r.Done {
-		where, text = append(where, a.Where), append(text, a.Text)
-	}
-	if err == nil && len(r.Done) > 0 {
-		h.outcomes["repaired"]++
-		again, err := tiering.Repair(ctx, f.opt, tiering.RepairOptions{})
-		if err != nil || len(again.Done) > 0 {
-			fail("the second repair: %v, %+v; the first: %+v", err, again.Done, r.Done)
-		}
-	}
-	if err == nil && !r.Damaged() {
-		if c, err := tiering.Check(ctx, f.opt); err != nil || c.Damaged() {
-			fail("after a repair that left nothing, check says %v, %+v", err, c.Findings)
-		}
-		wrong, ok := h.open()
-		if !ok {
-			_, err := tiering.Open(ctx, f.opt)
-			fail("after a repair that left nothing, open says %v; repair did %+v", err, r.Done)
-		}
-		for _, w := range wrong {
-			if !named(w, where, text) {
-				fail("after repair, %s is wrong, and nobody said so: found %+v, done %+v", w, before.Findings, r.Done)
-			}
+	for i := range dry {
+		f.restore()
+		f.apply(list)
+		h.repair(fail, dry[i], tiering.RepairOptions{AcceptLoss: i == 1}, before)
+		if slices.Equal(dry[0].Done, dry[1].Done) {
+			break // no loss was to be accepted
 		}
 	}
 
@@ -270,6 +250,49 @@ func (h *hostile) trial(seed uint64, old map[string]*savedFile) {
 		}
 	case len(wrong) > 0 && !rb.Damaged() && !staleTables(list):
 		fail("after a rebuild %q are wrong, and it says %+v", wrong, rb.Findings)
+	}
+}
+
+// repair repairs the damaged pool, as the dry run said, and starts it if nothing is
+// left. What is wrong then has been said.
+func (h *hostile) repair(fail func(string, ...any), dry tiering.RepairReport, opts tiering.RepairOptions, before tiering.CheckReport) {
+	f := h.f
+	r, err := tiering.Repair(ctx, f.opt, opts)
+	if err != nil {
+		return
+	}
+	if !slices.Equal(dry.Done, r.Done) || !slices.Equal(kinds(dry.Left, tiering.Damage), kinds(r.Left, tiering.Damage)) {
+		fail("a dry run says that it does %+v and leaves %+v, and the real one does %+v and leaves %+v", dry.Done, dry.Left, r.Done, r.Left)
+	}
+	if len(r.Done) > 0 {
+		h.outcomes[fmt.Sprintf("repaired, loss accepted %v", opts.AcceptLoss)]++
+		again, err := tiering.Repair(ctx, f.opt, opts)
+		if err != nil || len(again.Done) > 0 {
+			fail("the second repair: %v, %+v; the first: %+v", err, again.Done, r.Done)
+		}
+	}
+	if r.Damaged() {
+		return
+	}
+	if c, err := tiering.Check(ctx, f.opt); err != nil || c.Damaged() {
+		fail("after a repair that left nothing, check says %v, %+v", err, c.Findings)
+	}
+	wrong, ok := h.open()
+	if !ok {
+		_, err := tiering.Open(ctx, f.opt)
+		fail("after a repair that left nothing, open says %v; repair did %+v", err, r.Done)
+	}
+	var where, text []string
+	for _, x := range before.Findings {
+		where, text = append(where, x.Where), append(text, x.Text)
+	}
+	for _, a := range r.Done {
+		where, text = append(where, a.Where), append(text, a.Text)
+	}
+	for _, w := range wrong {
+		if !named(w, where, text) {
+			fail("after repair, %s is wrong, and nobody said so: found %+v, done %+v", w, before.Findings, r.Done)
+		}
 	}
 }
 

@@ -2,7 +2,9 @@ package tiering
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/google/uuid"
@@ -19,6 +21,13 @@ type RepairOptions struct {
 	// ClearFailed lists backings, by path, id or UUID, that are to serve again
 	// although they had failed.
 	ClearFailed []string
+	// AcceptStale lists backings, by path, id or UUID, that are to be used although
+	// both copies of their superblock are lost and nothing proves that they are no old
+	// copies.
+	AcceptStale []string
+	// AcceptLoss takes extents out of the map of which nothing tells where they are,
+	// or whose their slot is. They read as zeroes.
+	AcceptLoss bool
 }
 
 // RepairAction is one thing that Repair did, or would do.
@@ -45,10 +54,11 @@ func (r RepairReport) Damaged() bool {
 // mend is a repair of one thing, known to be right by what else there is.
 type mend struct {
 	kind        FindingKind
+	b           *checkedBacking // nil: it is of the metadata
 	where, text string
 	keep        func(context.Context, *aside) error // puts aside what is there
-	apply       func(context.Context) error
-	change      *extentmap.Changes // of the metadata, in place of apply
+	change      *extentmap.Changes                  // of the metadata, or nil
+	apply       func(context.Context) error         // after it, or nil
 }
 
 func (c *checker) mend(m mend) { c.mends = append(c.mends, m) }
@@ -59,21 +69,31 @@ func (c *checker) mend(m mend) { c.mends = append(c.mends, m) }
 //     or from the metadata. Records of volumes are put back from the volume tables,
 //     which have checksums, if those are of the same generation.
 //  2. An extent that is where it cannot be is put where the slot tables have it, by
-//     the highest sequence; without such evidence it is unmapped. Of two extents in
-//     one slot, the one that the slot table names keeps it.
-//  3. Slot tables are brought into line with the map: owners first, then the rest.
+//     the highest sequence. Of two extents in one slot, the one that the slot table
+//     names keeps it. Where nothing decides, nothing is done without AcceptLoss.
+//  3. If no such extent is left, slot tables are brought into line with the map:
+//     owners first, then the rest.
+//  4. If the metadata were changed, the incarnation is raised, there and on the
+//     backings, so that a dump or a copy from before passes for current no more.
+//
+// A failed backing is not written to. One that fails meanwhile is marked as failed,
+// and the others are mended. What is not mended is in the report.
 //
 // What is replaced is put aside first, in a folder beside the metadata, and so is
 // the content of slots that lose their extent. Each step can be cut short: the next
-// Repair does what is missing, and one that finds nothing writes nothing.
+// Repair does what is missing, and one that finds nothing writes nothing. A dry run
+// does all the same on copies of what it would change.
 //
 // A metadata file that is damaged itself, or older than the backings, is not
 // touched: that is for Rebuild.
 func Repair(ctx context.Context, o Options, opts RepairOptions) (RepairReport, error) {
 	o.setDefaults()
 	r := &repairer{
-		checker: checker{o: o, readOnly: opts.DryRun}, opts: opts,
+		checker: checker{o: o, readOnly: opts.DryRun, mending: true}, opts: opts, skipped: make(map[string]bool),
 		aside: aside{prefix: o.Metadata + ".aside-" + o.Clock.Now().UTC().Format("20060102T150405Z") + "-", dry: opts.DryRun},
+	}
+	if opts.DryRun {
+		r.overlays = make(map[string]overlay)
 	}
 	r.out.DryRun, r.out.Done, r.out.Left = opts.DryRun, []RepairAction{}, []Finding{}
 	defer r.aside.close()
@@ -89,6 +109,10 @@ type repairer struct {
 	opts  RepairOptions
 	aside aside
 	out   RepairReport
+
+	raised  bool            // the incarnation was
+	trouble findings        // what went wrong meanwhile
+	skipped map[string]bool // what it went wrong with, not to be tried again
 }
 
 func (r *repairer) done(k FindingKind, where, format string, args ...any) {
@@ -101,29 +125,29 @@ func (r *repairer) done(k FindingKind, where, format string, args ...any) {
 const maxRepairRounds = 5
 
 func (r *repairer) run(ctx context.Context) error {
+	defer r.sayLeft()
 	if err := r.open(); err != nil {
 		return err
 	}
-	if err := r.look(ctx); err != nil {
+	if err := r.look(ctx); err != nil || r.db == nil {
 		return err
 	}
-	if r.db == nil {
-		r.out.Left = r.found.all()
-		return nil
+	if len(r.opts.ClearFailed)+len(r.opts.AcceptStale) > 0 && !r.trusted() {
+		return refuse("metadata %s is not the newest, or not whole: nothing is cleared or accepted; pool rebuild makes it anew from the backings", r.o.Metadata)
 	}
-	if len(r.opts.ClearFailed) > 0 && !r.trusted() {
-		r.out.Left = r.found.all()
-		return refuse("metadata %s is not the newest, or not whole: nothing is cleared; pool rebuild makes it anew from the backings", r.o.Metadata)
+	if err := r.acceptStale(ctx); err != nil {
+		return err
 	}
 	if err := r.clearFailed(ctx); err != nil {
 		return err
 	}
-	for range maxRepairRounds {
-		more, err := r.mendOnce(ctx)
-		if err != nil {
-			return err
+	for round := 0; round < maxRepairRounds; {
+		if len(r.problems) < maxProblems { // else there are more
+			round++
 		}
-		if !more || r.opts.DryRun {
+		if more, err := r.mendOnce(ctx); err != nil {
+			return err
+		} else if !more {
 			break
 		}
 		if err := r.again(ctx); err != nil {
@@ -134,17 +158,32 @@ func (r *repairer) run(ctx context.Context) error {
 	if err := r.mendTables(ctx); err != nil {
 		return err
 	}
-	if len(r.out.Done) > n && !r.opts.DryRun {
-		if err := r.again(ctx); err != nil {
-			return err
-		}
+	if err := r.tellBackings(ctx); err != nil {
+		return err
 	}
-	for _, f := range r.found.all() {
-		if f.Severity != Note && !(r.opts.DryRun && f.Mend == mendRepair && r.trusted()) {
-			r.out.Left = append(r.out.Left, f)
-		}
+	if len(r.out.Done) > n || r.trouble.list != nil {
+		return r.again(ctx)
 	}
 	return nil
+}
+
+// sayLeft lists what is wrong still, and what would have to be done about it.
+func (r *repairer) sayLeft() {
+	for _, f := range append(r.trouble.all(), r.found.all()...) {
+		if f.Severity == Note {
+			continue
+		}
+		switch {
+		case f.Mend != mendRepair:
+		case r.db != nil && !r.trusted():
+			f.Mend = mendRebuild
+		case r.mapDamaged() && !r.complete():
+			f.Mend = mendComplete
+		case r.mapDamaged():
+			f.Mend = mendAcceptLoss
+		}
+		r.out.Left = append(r.out.Left, f)
+	}
 }
 
 // mendOnce mends what the last look found, and reports whether that was anything.
@@ -165,15 +204,14 @@ func (r *repairer) mendOnce(ctx context.Context) (more bool, err error) {
 // again looks at the pool anew.
 func (r *repairer) again(ctx context.Context) error {
 	r.closeBackings()
-	r.checker = checker{o: r.o, readOnly: r.readOnly, db: r.db, state: r.db.State()}
+	r.checker = checker{o: r.o, readOnly: r.readOnly, db: r.db, locked: r.locked, state: r.db.State(),
+		mending: true, overlays: r.overlays, stale: r.stale}
 	return r.look(ctx)
 }
 
 // trusted reports whether the metadata is the newest by all that was found. If it
 // is not, the map proves nothing.
-func (r *repairer) trusted() bool {
-	return !r.found.outdated
-}
+func (r *repairer) trusted() bool { return !r.found.outdated }
 
 // complete reports whether every member could be looked at: what is nowhere may be
 // on one that could not.
@@ -192,41 +230,151 @@ func (r *repairer) complete() bool {
 func (r *repairer) applyMends(ctx context.Context) error {
 	trusted := r.trusted()
 	for _, m := range r.mends {
-		if m.kind != FoundSuperblockCopy && !trusted {
+		if m.kind != FoundSuperblockCopy && !trusted || m.b != nil && m.b.m.State == extentmap.MemberFailed || r.skipped[m.where] {
 			continue
 		}
-		if m.keep != nil {
-			if err := m.keep(ctx, &r.aside); err != nil {
-				return err
-			}
+		if err := r.applyMend(ctx, m); err != nil {
+			return err
 		}
-		if !r.opts.DryRun {
-			if err := r.apply(ctx, m); err != nil {
-				return fmt.Errorf("%s: %w", m.where, err)
-			}
-		}
-		r.done(m.kind, m.where, "%s", m.text)
 	}
 	r.mends = nil
 	return nil
 }
 
-func (r *repairer) apply(ctx context.Context, m mend) error {
+func (r *repairer) applyMend(ctx context.Context, m mend) error {
+	if m.keep != nil {
+		if err := m.keep(ctx, &r.aside); err != nil {
+			return r.skip(ctx, m.where, err)
+		}
+	}
 	if err := r.aside.sync(); err != nil {
 		return err
 	}
-	if m.change == nil {
-		return m.apply(ctx)
+	if m.change != nil {
+		if err := r.commit(ctx, m.change); err != nil {
+			return err
+		}
 	}
-	return r.commit(ctx, m.change)
+	if m.apply != nil {
+		if err := m.apply(ctx); err != nil {
+			return r.fail(ctx, m.b, err)
+		}
+	}
+	r.done(m.kind, m.where, "%s", m.text)
+	return nil
 }
 
+// skip goes on without a place if err says that it could not be read.
+func (r *repairer) skip(ctx context.Context, where string, err error) error {
+	if ctx.Err() != nil || !errors.Is(err, errUnread) {
+		return err
+	}
+	r.skipped[where] = true
+	r.trouble.damage(FoundUnreadable, where, "", "it is not mended: %v", err)
+	return nil
+}
+
+// fail makes a backing failed that could not be written to, as the daemon does: it
+// may have lost what was written before. Nothing is written to it any more, and the
+// others are mended.
+func (r *repairer) fail(ctx context.Context, b *checkedBacking, cause error) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	b.m.State, b.m.Error = extentmap.MemberFailed, cause.Error()
+	r.skipped[b.spec.Path] = true
+	r.trouble.damage(FoundFailed, b.spec.Path, mendClear, "it has failed, and is not mended: %v", cause)
+	if !r.trusted() {
+		return nil
+	}
+	continuity := uuid.New()
+	return r.commit(ctx, &extentmap.Changes{Members: []extentmap.Member{b.m}, Pool: func(p *extentmap.PoolRecord) { p.Continuity = continuity }})
+}
+
+// commit changes the metadata. The first commit raises the incarnation, before
+// anything tells of the change; with it failures become known of which superblocks
+// of the incarnation before tell.
 func (r *repairer) commit(ctx context.Context, c *extentmap.Changes) error {
+	if !r.raised {
+		edit := c.Pool
+		c = &extentmap.Changes{Map: c.Map, Members: append(slices.Clone(r.told), c.Members...), Volumes: c.Volumes, Pool: func(p *extentmap.PoolRecord) {
+			p.Incarnation++
+			if edit != nil {
+				edit(p)
+			}
+		}}
+	}
 	if _, err := r.db.Commit(ctx, c); err != nil {
 		return err
 	}
+	r.raised = true
 	r.state = r.db.State()
 	return nil
+}
+
+// tellBackings makes changed metadata the only ones that pass for current: the
+// backings get the new incarnation and a stamp of the last commit, as by an open and
+// a stop. A Repair that was cut short before is noticed by the incarnation.
+func (r *repairer) tellBackings(ctx context.Context) error {
+	if !r.raised && !r.unheard || !r.trusted() {
+		return nil
+	}
+	incarnation := r.state.Pool.Incarnation
+	var changed []extentmap.Member
+	for _, b := range r.serving() {
+		if !r.state.Pool.CleanStop {
+			// What a killed daemon wrote is nobody else's to sync.
+			if err := b.store.Sync(ctx); err != nil {
+				if err := r.fail(ctx, b, err); err != nil {
+					return err
+				}
+				continue
+			}
+		}
+		if err := ondisk.WriteSuperblock(ctx, b.store, superblockOf(r.state, b.m.ID, b.sb.Layout, incarnation)); err != nil {
+			if err := r.fail(ctx, b, err); err != nil {
+				return err
+			}
+			continue
+		}
+		b.m.Incarnation = incarnation
+		changed = append(changed, b.m)
+	}
+	if err := r.commit(ctx, &extentmap.Changes{Members: changed}); err != nil {
+		return err
+	}
+	for _, b := range r.serving() {
+		if err := r.stamp(ctx, b); err != nil {
+			if err := r.fail(ctx, b, err); err != nil {
+				return err
+			}
+		}
+	}
+	r.done(FoundIncarnation, r.o.Metadata, "the incarnation is raised to %d: a dump or a copy of the metadata from before the repair is out of date", r.state.Pool.Incarnation)
+	return nil
+}
+
+// stamp tells b what the others are at, and of the last commit.
+func (r *repairer) stamp(ctx context.Context, b *checkedBacking) error {
+	p := r.state.Pool
+	if err := ondisk.WriteSuperblock(ctx, b.store, superblockOf(r.state, b.m.ID, b.sb.Layout, p.Incarnation)); err != nil {
+		return err
+	}
+	stamp := ondisk.Stamp{Commit: p.Commit, Incarnation: p.Incarnation, Clean: p.CleanStop}
+	if err := ondisk.NewStamps(b.store, p.ID, b.m.UUID, b.sb.Layout).Write(ctx, stamp); err != nil {
+		return err
+	}
+	return b.store.Sync(ctx)
+}
+
+// serving returns the backings that may be written to, in order of their ids.
+func (r *repairer) serving() (list []*checkedBacking) {
+	for _, id := range slices.Sorted(maps.Keys(r.backings)) {
+		if b := r.backings[id]; b.usable && !b.behind() {
+			list = append(list, b)
+		}
+	}
+	return list
 }
 
 // mendRecords puts the volumes back as a volume table has them.
@@ -273,10 +421,26 @@ func (c *checker) mendRecords(t *ondisk.VolumeTable) {
 	})
 }
 
+// acceptStale looks at the backings anew that are to be used as they are.
+func (r *repairer) acceptStale(ctx context.Context) error {
+	if len(r.opts.AcceptStale) == 0 {
+		return nil
+	}
+	r.stale = make(map[extent.BackingID]bool)
+	for _, name := range r.opts.AcceptStale {
+		m, err := r.memberNamed(name)
+		if err != nil {
+			return err
+		}
+		r.stale[m.ID] = true
+	}
+	return r.again(ctx)
+}
+
 // clearFailed makes failed backings serve again. The clean-stop mark goes, so that
-// the next start syncs all backings and heals their tables. The incarnation rises,
-// so that superblocks that tell of the failure are of an earlier one. The
-// continuity id changes, because answered data may be lost.
+// the next start syncs all backings and heals their tables. The continuity id
+// changes, because answered data may be lost. Superblocks that tell of the failure
+// are of the incarnation before.
 func (r *repairer) clearFailed(ctx context.Context) error {
 	var changed []extentmap.Member
 	for _, name := range r.opts.ClearFailed {
@@ -284,7 +448,7 @@ func (r *repairer) clearFailed(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if m.State != extentmap.MemberFailed && !r.toldFailed(m.ID) {
+		if m.State != extentmap.MemberFailed {
 			continue // it serves: an earlier run has done it
 		}
 		if b := r.backings[m.ID]; b == nil || !b.usable {
@@ -292,18 +456,19 @@ func (r *repairer) clearFailed(ctx context.Context) error {
 		}
 		m.State, m.Error = extentmap.MemberOK, ""
 		changed = append(changed, m)
-		r.done(FoundFailed, m.Path, "it serves again from the next start on, which looks at everything anew; what was lost when it failed is not coming back")
 	}
-	if len(changed) == 0 || r.opts.DryRun {
+	if len(changed) == 0 {
 		return nil
 	}
 	continuity := uuid.New()
 	err := r.commit(ctx, &extentmap.Changes{Members: changed, Pool: func(p *extentmap.PoolRecord) {
-		p.Incarnation++
 		p.CleanStop, p.Continuity = false, continuity
 	}})
 	if err != nil {
 		return fmt.Errorf("clear failure: %w", err)
+	}
+	for _, m := range changed {
+		r.done(FoundFailed, m.Path, "it serves again from the next start on, which looks at everything anew; what was lost when it failed is not coming back")
 	}
 	return r.again(ctx)
 }
@@ -317,133 +482,4 @@ func (r *repairer) memberNamed(name string) (extentmap.Member, error) {
 		}
 	}
 	return extentmap.Member{}, fmt.Errorf("backing %q: %w", name, ErrNotFound)
-}
-
-// toldFailed reports whether the superblock of another backing tells of a failure
-// that the next start would hear of.
-func (r *repairer) toldFailed(id extent.BackingID) bool {
-	for _, b := range r.backings {
-		if b.sb == nil || b.sb.Incarnation != r.state.Pool.Incarnation {
-			continue
-		}
-		for _, m := range b.sb.Members {
-			if m.ID == id && m.State == ondisk.MemberFailed {
-				return true
-			}
-		}
-	}
-	return false
-}
-
-// mendTables brings the slot tables into line with the map: owners first, so that
-// a rebuild finds the right mapping at every moment.
-func (r *repairer) mendTables(ctx context.Context) error {
-	if !r.trusted() {
-		return nil
-	}
-	wrong := int64(0)
-	for _, k := range []FindingKind{FoundEntryDamaged, FoundEntryMissing, FoundEntryOrphan} {
-		wrong += r.found.counts[findingClass{k, Damage}]
-	}
-	if wrong == 0 {
-		return nil
-	}
-	for _, owners := range []bool{true, false} {
-		looked := r.found
-		r.found, r.problems, r.Slots, r.Extents = findings{}, nil, 0, 0
-		r.entries = func(b *checkedBacking, diffs []entryDiff) error { return r.mendEntries(ctx, b, diffs, owners) }
-		err := r.checkMap(ctx)
-		r.entries, r.found = nil, looked
-		if err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// repairSeq is the sequence of the entries that Repair writes: higher than any
-// before it, lower than any of the next start.
-func (r *repairer) repairSeq() uint64 { return r.state.Pool.Incarnation<<seqBits | (1<<seqBits - 1) }
-
-// mendEntries writes the entries of owned slots, or clears those of free ones.
-func (r *repairer) mendEntries(ctx context.Context, b *checkedBacking, diffs []entryDiff, owners bool) error {
-	t := b.slotTable(r.state.Pool.ID)
-	mapped, err := r.mappedAmong(diffs)
-	if err != nil {
-		return err
-	}
-	var updates []ondisk.SlotUpdate
-	for _, d := range diffs {
-		if (d.owner.Volume != 0) != owners {
-			continue
-		}
-		raw, err := t.Raw(ctx, d.slot)
-		if err != nil {
-			return err
-		}
-		off := b.sb.Layout.SlotTableOffset + int64(d.slot)*int64(len(raw))
-		if err := r.aside.keep(asideItem{What: fmt.Sprintf("slot-table entry of slot %d", d.slot), Where: b.spec.Path, Offset: off, Data: raw}); err != nil {
-			return err
-		}
-		u := ondisk.SlotUpdate{Slot: d.slot}
-		switch {
-		case owners:
-			u.Entry = ondisk.SlotEntry{Kind: ondisk.Owner, Key: d.owner, Seq: r.repairSeq()}
-		case !d.valid || !mapped[d.entry.Key]:
-			// Perhaps it is the map that lost this extent. The next start zeroes the slot.
-			what := "slot whose entry was damaged"
-			if d.valid {
-				what = fmt.Sprintf("slot of %v by the slot table, free by the map", d.entry.Key)
-			}
-			if err := r.aside.keepSlot(ctx, b, d.slot, r.size.Bytes(), what); err != nil {
-				return err
-			}
-		}
-		updates = append(updates, u)
-	}
-	if len(updates) == 0 {
-		return nil
-	}
-	what := "are cleared: their slots are free by the map"
-	kind := FoundEntryOrphan
-	if owners {
-		what, kind = "are written as the map has them", FoundEntryMissing
-	}
-	if !r.opts.DryRun {
-		if err := r.aside.sync(); err != nil {
-			return err
-		}
-		if err := t.Write(ctx, updates); err != nil {
-			return fmt.Errorf("%s: %w", b.spec.Path, err)
-		}
-		if err := b.store.Sync(ctx); err != nil {
-			return fmt.Errorf("%s: %w", b.spec.Path, err)
-		}
-	}
-	r.done(kind, b.spec.Path, "%d entries of the slot table %s", len(updates), what)
-	return nil
-}
-
-// mappedAmong returns which of the extents that the entries name have a place by
-// the map.
-func (r *repairer) mappedAmong(diffs []entryDiff) (map[extent.Key]bool, error) {
-	mapped := make(map[extent.Key]bool)
-	for _, d := range diffs {
-		if d.valid && d.entry.Kind == ondisk.Owner && d.owner.Volume == 0 {
-			mapped[d.entry.Key] = false
-		}
-	}
-	if len(mapped) == 0 {
-		return mapped, nil
-	}
-	err := r.db.ScanMap(func(vol extent.VolumeID, first extent.Index, locs []extent.Location, _ error) error {
-		for i, l := range locs {
-			k := extent.Key{Volume: vol, Index: first + extent.Index(i)}
-			if _, asked := mapped[k]; asked && !l.IsZero() {
-				mapped[k] = true
-			}
-		}
-		return nil
-	})
-	return mapped, err
 }

@@ -65,7 +65,8 @@ func manyDamages(f *diskPool) {
 	f.commit(&extentmap.Changes{Volumes: []extentmap.Volume{v}})
 	f.move(2, 0, f.place(1, 0))
 	f.move(1, 2, extent.Location{Backing: 1, Slot: 5000})
-	f.move(7, 3, extent.Location{Backing: 1, Slot: 20})
+	_, free, _ = f.slotsOf(1)
+	f.move(7, 3, extent.Location{Backing: 1, Slot: free})
 }
 
 // TestRepairCutShort ends a repair at each of its changes, and repairs again.
@@ -178,12 +179,11 @@ func TestClearFailed(t *testing.T) {
 		t.Fatal(err)
 	}
 	// It has extents on all backings: one of the writes dirties the bad one.
+	met := false // by the cleaner already
 	for i := range int64(12) {
-		if err := v.WriteAt(ctx, f.want["mail"][i*ext:i*ext+block], i*ext, false); err != nil {
-			t.Fatal(err)
-		}
+		met = met || v.WriteAt(ctx, f.want["mail"][i*ext:i*ext+block], i*ext, false) != nil
 	}
-	if v.Flush(ctx) == nil {
+	if v.Flush(ctx) == nil && !met {
 		t.Fatal("a flush over the failing backing succeeded")
 	}
 	_ = p.Close()
@@ -203,8 +203,8 @@ func TestClearFailed(t *testing.T) {
 
 	before := f.state().Pool
 	opts := tiering.RepairOptions{ClearFailed: []string{f.path("a.img")}}
-	if r := f.repair(opts); len(r.Done) != 1 || r.Damaged() {
-		t.Errorf("Repair = %+v, want one thing done", r)
+	if r := f.repair(opts); len(r.Done) != 2 || r.Damaged() {
+		t.Errorf("Repair = %+v, want the failure cleared and the incarnation raised", r)
 	}
 	if after := f.state().Pool; after.Continuity == before.Continuity || after.CleanStop {
 		t.Errorf("pool record after it: %+v", after)

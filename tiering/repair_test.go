@@ -2,6 +2,7 @@ package tiering_test
 
 import (
 	"bytes"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -16,7 +17,10 @@ import (
 // endSuperblock is where the second superblock of a backing is.
 const endSuperblockAt = diskPoolBacking - superblockBytes
 
-// ownedSlot returns a slot of backing 1 that has an owner, and one that has none.
+// backingFiles are the files of the backings.
+var backingFiles = map[extent.BackingID]string{1: "a.img", 2: "b.img", 3: "c.img"}
+
+// slotsOf returns the last slot of a backing that has an owner, and one that has none.
 func (f *diskPool) slotsOf(id extent.BackingID) (owned, free extent.Slot, owner extent.Key) {
 	f.t.Helper()
 	used := make(map[extent.Slot]extent.Key)
@@ -38,9 +42,8 @@ func (f *diskPool) slotsOf(id extent.BackingID) (owned, free extent.Slot, owner 
 			f.t.Fatal(err)
 		}
 	}
-	for s, k := range used {
-		owned, owner = s, k
-	}
+	owned = slices.Max(slices.Collect(maps.Keys(used)))
+	owner = used[owned]
 	for used[free] != (extent.Key{}) {
 		free++
 	}
@@ -78,6 +81,7 @@ func TestCheckAndRepair(t *testing.T) {
 		want   []tiering.FindingKind // damage that is found
 		left   []tiering.FindingKind // damage that is not mended
 		lost   []string              // extents that do not read as before
+		accept []tiering.FindingKind // damage that is mended only if the loss is accepted
 		aside  bool
 	}{
 		{name: "front superblock", damage: func(f *diskPool) { f.zero("a.img", 0, 64<<10) }, want: []tiering.FindingKind{tiering.FoundSuperblockCopy}},
@@ -115,9 +119,30 @@ func TestCheckAndRepair(t *testing.T) {
 		{name: "two owners, none named", damage: func(f *diskPool) {
 			at, other := f.place(1, 0), f.place(2, 0)
 			f.move(2, 0, at)
-			f.zero(map[extent.BackingID]string{1: "a.img", 2: "b.img", 3: "c.img"}[at.Backing], slotTableAt+int64(at.Slot)*slotEntryBytes, slotEntryBytes)
-			f.zero(map[extent.BackingID]string{1: "a.img", 2: "b.img", 3: "c.img"}[other.Backing], slotTableAt+int64(other.Slot)*slotEntryBytes, slotEntryBytes)
-		}, want: []tiering.FindingKind{tiering.FoundDoubleOwner, tiering.FoundEntryMissing}, lost: []string{"mail 0"}, aside: true},
+			f.zero(backingFiles[at.Backing], slotTableAt+int64(at.Slot)*slotEntryBytes, slotEntryBytes)
+			f.zero(backingFiles[other.Backing], slotTableAt+int64(other.Slot)*slotEntryBytes, slotEntryBytes)
+		}, want: []tiering.FindingKind{tiering.FoundDoubleOwner, tiering.FoundEntryMissing}, accept: []tiering.FindingKind{tiering.FoundDoubleOwner, tiering.FoundEntryMissing},
+			lost: []string{"home 0", "mail 0"}, aside: true},
+		{name: "two owners, neither known elsewhere", damage: func(f *diskPool) {
+			at := f.place(1, 0)
+			other := f.place(2, 0)
+			f.move(2, 0, at)
+			f.zero(backingFiles[other.Backing], slotTableAt+int64(other.Slot)*slotEntryBytes, slotEntryBytes)
+		}, want: []tiering.FindingKind{tiering.FoundDoubleOwner}, accept: []tiering.FindingKind{tiering.FoundDoubleOwner}, lost: []string{"mail 0"}, aside: true},
+		{name: "no such backing, and no entry", damage: func(f *diskPool) {
+			at := f.place(1, 0)
+			f.move(1, 0, extent.Location{Backing: 9, Slot: 0})
+			f.flip(backingFiles[at.Backing], slotTableAt+int64(at.Slot)*slotEntryBytes+9)
+		}, want: []tiering.FindingKind{tiering.FoundNoBacking, tiering.FoundEntryDamaged}, accept: []tiering.FindingKind{tiering.FoundNoBacking, tiering.FoundEntryDamaged}, lost: []string{"home 0"}, aside: true},
+		{name: "past the end by the record alone", damage: func(f *diskPool) {
+			_, free, _ := f.slotsOf(1)
+			f.move(1, 500, extent.Location{Backing: 1, Slot: free})
+			for _, name := range backingFiles {
+				f.zero(name, volumeTableAt, block)
+				f.zero(name, volumeTableAt+volumeTableBytes, block)
+			}
+		}, want: []tiering.FindingKind{tiering.FoundPastEnd, tiering.FoundEntryMissing, tiering.FoundVolumeTable},
+			accept: []tiering.FindingKind{tiering.FoundPastEnd, tiering.FoundEntryMissing, tiering.FoundVolumeTable}, aside: true},
 		{name: "slot out of range", damage: func(f *diskPool) {
 			f.move(1, 0, extent.Location{Backing: 1, Slot: 5000})
 		}, want: []tiering.FindingKind{tiering.FoundEntryOrphan, tiering.FoundSlotRange}, aside: true},
@@ -134,19 +159,8 @@ func TestCheckAndRepair(t *testing.T) {
 			f.commit(&extentmap.Changes{Volumes: []extentmap.Volume{v}})
 		}, want: []tiering.FindingKind{tiering.FoundMetadataRecord, tiering.FoundPastEnd}, aside: true},
 		{name: "no record of a volume", damage: func(f *diskPool) {
-			db, err := extentmap.Open(f.opt.Metadata, extentmap.Options{})
-			if err != nil {
-				f.t.Fatal(err)
-			}
-			v := db.State().Volumes[0]
-			v.ID, v.Name = 9, "other"
-			_, err = db.Commit(ctx, &extentmap.Changes{
-				Map: []extentmap.MapChange{{Key: extent.Key{Volume: 7, Index: 3}, To: extent.Location{Backing: 1, Slot: 20}}},
-			})
-			if err != nil {
-				f.t.Fatal(err)
-			}
-			db.Close()
+			_, free, _ := f.slotsOf(1)
+			f.move(7, 3, extent.Location{Backing: 1, Slot: free})
 		}, want: []tiering.FindingKind{tiering.FoundNoVolume, tiering.FoundEntryMissing}, aside: true},
 		{name: "a backing is missing", damage: func(f *diskPool) {
 			if err := os.Remove(f.path("b.img")); err != nil {
@@ -193,9 +207,25 @@ func TestCheckAndRepair(t *testing.T) {
 					t.Fatalf("Check finds %q, want %q: %+v", got, tt.want, r.Findings)
 				}
 			})
+			if len(tt.accept) > 0 {
+				slices.Sort(tt.accept)
+				f.unchanged("a repair that accepts no loss", func() {
+					if r := f.repair(tiering.RepairOptions{}); !slices.Equal(kinds(r.Left, tiering.Damage), tt.accept) || len(r.Done) > 0 {
+						t.Errorf("Repair = %+v, want %q left", r, tt.accept)
+					}
+				})
+			}
+			opts := tiering.RepairOptions{AcceptLoss: len(tt.accept) > 0}
+			before := f.state().Pool
 			var dry tiering.RepairReport
-			f.unchanged("repair in a dry run", func() { dry = f.repair(tiering.RepairOptions{DryRun: true}) })
-			r := f.repair(tiering.RepairOptions{})
+			f.unchanged("repair in a dry run", func() { dry = f.repair(tiering.RepairOptions{DryRun: true, AcceptLoss: opts.AcceptLoss}) })
+			r := f.repair(opts)
+			if !slices.Equal(dry.Done, r.Done) || !slices.Equal(kinds(dry.Left, tiering.Damage), kinds(r.Left, tiering.Damage)) {
+				t.Errorf("a dry run says that it does %+v and leaves %+v, and the real one does %+v and leaves %+v", dry.Done, dry.Left, r.Done, r.Left)
+			}
+			if after := f.state().Pool; (after.Commit > before.Commit) != (after.Incarnation > before.Incarnation) || after.CleanStop != before.CleanStop {
+				t.Errorf("pool record before the repair %+v, after it %+v", before, after)
+			}
 			if len(tt.left) == 0 && (len(dry.Done) == 0 || dry.Damaged() || !dry.DryRun) {
 				t.Errorf("dry run: %+v", dry)
 			}
