@@ -89,7 +89,9 @@ func (op *opening) judgeMissing() error {
 		list = append(list, text)
 	}
 	if op.o.Degraded {
-		op.warn = append(op.warn, list...)
+		for _, text := range list {
+			op.o.Logger.Warn(text) // not a warning of the start: forgetting the backing ends it
+		}
 		return nil
 	}
 	return refuse("%s; attach it again, or start tierd with --degraded: then the rest serves, and what is there answers with errors", strings.Join(list, ", "))

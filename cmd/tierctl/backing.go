@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"io"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -41,7 +42,11 @@ func showBackings(w io.Writer, backings []control.Backing) error {
 	for _, b := range backings {
 		if b.Error != "" {
 			t.row()
-			t.row(b.Path + ": " + b.Error)
+			if strings.Contains(b.Error, b.Path) {
+				t.row(b.Error)
+			} else {
+				t.row(b.Path + ": " + b.Error)
+			}
 		}
 		if b.Drain != nil {
 			t.row()

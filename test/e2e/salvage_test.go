@@ -300,9 +300,13 @@ func TestDegradedAndForget(t *testing.T) {
 	s.ctl("backing", "forget", "2", "--accept-loss")
 	slow.check(0, 8*64<<10, 0)
 	slow.check(8*64<<10, 64<<10, 3)
+	st = poolStatus{}
 	s.ctlJSON(&st, "pool", "status")
 	if st.ContinuityID == before.ContinuityID {
 		t.Error("the continuity id is the same")
+	}
+	if text := strings.Join(st.Warnings, "; "); strings.Contains(text, "missing") {
+		t.Errorf("pool status warns of a forgotten backing: %s", text)
 	}
 	if out := s.ctl("volume", "list", "--lost"); !strings.Contains(out, "nothing is lost") {
 		t.Errorf("volume list --lost says %s", out)
