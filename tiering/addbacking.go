@@ -423,7 +423,7 @@ func (p *Pool) commitTiers(next []*tier, comes *extentmap.Member, goes *member) 
 		return err
 	}
 	p.setRanks(next)
-	names := p.tierNames()
+	names := tierNames(p.ranks())
 	for _, v := range p.allVolumes() {
 		v.mu.Lock()
 		if pol, err := parsePolicy(v.policy.name, names); err == nil {
@@ -431,7 +431,7 @@ func (p *Pool) commitTiers(next []*tier, comes *extentmap.Member, goes *member) 
 		}
 		v.mu.Unlock()
 	}
-	p.reloc.offer(nil) // a plan speaks of ranks
+	p.reloc.offer(nil, nil) // what a plan wanted is out of date
 	return nil
 }
 

@@ -109,7 +109,7 @@ var metricDefs = []struct {
 
 // skipReasons are the values of the label reason of moves that did not happen.
 var skipReasons = []string{
-	"backing_failed", "backing_hangs", "budget", "cancelled", "changed", "error", "moving", "pinned", "source_error", "stopped", "target_full", "too_busy", "unmapped", "volume_failed", "volume_gone",
+	"backing_failed", "backing_hangs", "budget", "cancelled", "changed", "error", "moving", "pinned", "settling", "source_error", "stopped", "target_full", "too_busy", "unmapped", "volume_failed", "volume_gone",
 }
 
 // Collector returns the pool's metrics for registration.
@@ -184,7 +184,7 @@ var (
 
 func (s *sender) tiers() {
 	p := s.c.p
-	times := p.monitor.serviceTimes()
+	times := p.monitor.serviceTimes(p.ranks())
 	tiers := p.ranks()
 	volumes, extents := make([]int, len(tiers)), make([]int64, len(tiers))
 	for _, v := range p.allVolumes() {

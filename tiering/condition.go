@@ -151,9 +151,11 @@ func (p *Pool) watchLoop() {
 func (b *member) watch(now time.Time) {
 	age := b.calls.Oldest(now)
 	hanging := age >= hangTime
-	b.health.hanging.Store(hanging)
 	if hanging {
 		b.suspect(symptomHang, fmt.Sprintf("a call has been under way for %s", age.Round(time.Second)))
+	}
+	if was := b.health.hanging.Swap(hanging); hanging && !was {
+		b.pool.hangs.broadcast()
 	}
 	b.recover(now)
 }

@@ -51,6 +51,9 @@
 // is still the one it started from, copies at most two more pieces, records,
 // and publishes the new entry. No sync and no commit happens in there.
 //
+// A move that verifies reads each copy back and compares checksums before that, also
+// of the pieces copied again, and of the last ones within the exclusion.
+//
 // R5: an unmap is alone in its extents. It calls their moves off; the mover gives
 // its target back itself.
 //
@@ -63,6 +66,15 @@
 //
 // A first write: reserve a clean slot, record, publish, write the data, mark the
 // backing dirty, leave, answer. No sync is on that path.
+//
+// # What a backing that hangs may hold up
+//
+// Its own requests, and the rounds of volumes with unsynced data there; nothing else.
+// A move in a call that hangs is left behind with its mover, and another mover takes
+// the place (relocate.go). No move begins from or to a backing known to hang, so
+// that few are ever left behind. Moves of a volume whose rounds hang are given up
+// once 64 of them await their commit, and those of others go on. Each backing whose
+// calls fail is fled from by a goroutine of its own (flee.go).
 //
 // # Locks
 //

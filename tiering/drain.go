@@ -305,13 +305,13 @@ func (b *member) drainPass(ctx context.Context, run int, take func(context.Conte
 	var wg sync.WaitGroup
 	for range p.reloc.workers {
 		wg.Go(func() {
-			w := p.evacuator(evacuation{off: b, reason: plan.ReasonDrain, take: func(ctx context.Context, n int64) error {
+			off := evacuator{evacuation: evacuation{off: b, reason: plan.ReasonDrain, take: func(ctx context.Context, n int64) error {
 				b.drain.budgetWait(run, 1)
 				defer b.drain.budgetWait(run, -1)
 				return take(ctx, n)
-			}})
+			}}}
 			for k := range keys {
-				ev := p.evacuate(pass, w, k)
+				ev := off.move(pass, k)
 				mu.Lock()
 				switch {
 				case ev.Outcome == MoveDone:
@@ -371,6 +371,10 @@ func (b *member) stuckExample(k extent.Key, ev MoveEvent) string {
 		return what + ": it is written to without a pause"
 	case "moving":
 		return what + ": another move of it is under way"
+	case "backing_hangs":
+		return what + ": a backing does not answer"
+	case "settling":
+		return what + ": earlier moves of the volume wait for their commit, which some backing holds up"
 	}
 	return fmt.Sprintf("%s: %v", what, ev.Err)
 }

@@ -20,9 +20,9 @@ type evacuation struct {
 	take func(ctx context.Context, n int64) error
 }
 
-// evacuator returns a mover for an evacuation. It carries out one move at a time.
-func (p *Pool) evacuator(e evacuation) *mover {
-	w := newMover(p.reloc)
+// mover returns a mover for the evacuation. It carries out one move at a time.
+func (e *evacuation) mover() *mover {
+	w := newMover(e.off.pool.reloc)
 	w.off, w.reason, w.anyTier = e.off, e.reason, e.anyTier
 	w.verify = w.verify || e.verify
 	if e.take != nil {
@@ -31,7 +31,13 @@ func (p *Pool) evacuator(e evacuation) *mover {
 	return w
 }
 
-// evacuate moves the extent k off its backing, by the steps and rules of every
+// An evacuator moves extents off a backing, one at a time.
+type evacuator struct {
+	evacuation
+	w *mover // made when it is needed
+}
+
+// move moves the extent k off its backing, by the steps and rules of every
 // other move, and returns when it has switched: the source is vacated by the round
 // that was started, and another may be waited for with Volume.Flush. What keeps
 // the extent from moving is in the event's Why:
@@ -44,19 +50,26 @@ func (p *Pool) evacuator(e evacuation) *mover {
 //	                backing has a slot
 //	volume_failed   flushes of its volume fail, so that no move of it would be durable
 //	backing_failed  the backing it is on has failed
-//	backing_hangs   the backing it is on does not answer
+//	backing_hangs   the backing it is on, or was being copied to, does not answer; in
+//	                the latter case the move may be done yet
+//	settling        earlier moves of its volume wait for their commit
 //	too_busy        it is written to without a pause
 //	budget, error, cancelled, stopped, volume_gone as for other moves
-func (p *Pool) evacuate(ctx context.Context, w *mover, k extent.Key) MoveEvent {
-	rank := w.off.tier.rank()
+func (e *evacuator) move(ctx context.Context, k extent.Key) MoveEvent {
+	r, rank := e.off.pool.reloc, e.off.tier.rank()
 	m := plan.Move{
-		Key: k, From: rank, To: rank, FromBacking: w.off.id, Kind: plan.Rebalance, Reason: w.reason, Bytes: p.size.Bytes(),
+		Key: k, From: rank, To: rank, FromBacking: e.off.id, Kind: plan.Rebalance, Reason: e.reason, Bytes: r.pool.size.Bytes(),
 	}
-	if !p.reloc.claim(k) {
+	if !r.claim(k) {
 		return MoveEvent{Move: m, Outcome: MoveSkipped, Why: "moving", Err: errAbandon("moving")}
 	}
-	ev := w.run(ctx, m)
-	p.reloc.ended(ev, true)
+	if e.w == nil {
+		e.w = e.mover()
+	}
+	ev, left := r.run(ctx, e.w, job{Move: m}, true)
+	if left {
+		e.w = nil
+	}
 	return ev
 }
 
@@ -66,7 +79,7 @@ func (p *Pool) evacuate(ctx context.Context, w *mover, k extent.Key) MoveEvent {
 func (w *mover) refuges() (tiers []*tier, full errAbandon) {
 	own := w.off.tier
 	rank := own.rank()
-	if want := w.v.Policy().want; !w.anyTier && want.Kind == plan.WantTier && want.Tier == rank {
+	if pol := w.v.Policy(); !w.anyTier && pol.want.Kind == plan.WantTier && pol.name == own.name {
 		return []*tier{own}, "pinned"
 	}
 	all := w.r.pool.ranks()

@@ -21,15 +21,16 @@ const (
 	maxParked = 1 << 16
 )
 
-// flight moves extents off backings whose calls fail, within the movement budget.
-// Every copy is read back before it counts, but for the pieces that are written to
-// meanwhile and copied again: there will be nothing else to fall back on. A backing that hangs is left alone until it answers, and one that
-// has failed altogether: what is flushed of it is there, and nobody knows the rest.
+// flight moves extents off a backing whose calls fail, within the movement budget.
+// Every copy is read back before it counts: there will be nothing else to fall back
+// on. A backing that hangs is left alone until it answers, and one that has failed
+// altogether: what is flushed of it is there, and nobody knows the rest.
 //
 // An extent that cannot be moved is tried again later and later. Its errors keep
 // the backing suspect.
 type flight struct {
-	parked map[*member]map[extent.Key]parked
+	off    evacuator
+	parked map[extent.Key]parked
 }
 
 // parked is an extent that could not be moved.
@@ -38,9 +39,9 @@ type parked struct {
 	again time.Time
 }
 
-// fleeLoop is the one goroutine of it.
+// fleeLoop sees to it that each backing whose calls fail has a flight, of a
+// goroutine of its own: none waits for the disk of another.
 func (p *Pool) fleeLoop() {
-	f := flight{parked: make(map[*member]map[extent.Key]parked)}
 	for {
 		select {
 		case <-p.ctx.Done():
@@ -48,51 +49,60 @@ func (p *Pool) fleeLoop() {
 		case <-p.clock.After(watchInterval):
 		}
 		p.eachMember(func(b *member) {
-			switch {
-			case !b.health.sick.Load() || b.err() != nil:
-				delete(f.parked, b)
-			case !b.health.hanging.Load() && !b.draining.Load(): // a drain does the same
-				f.flee(p.ctx, b)
+			if b.sick() && b.fleeing.CompareAndSwap(false, true) {
+				p.wg.Go(b.flee)
 			}
 		})
 	}
 }
 
-// flee moves off b what is there and not parked, until something speaks against
-// going on.
-func (f *flight) flee(ctx context.Context, b *member) {
+// sick reports whether extents are to flee from b.
+func (b *member) sick() bool { return b.health.sick.Load() && b.err() == nil && !b.removed.Load() }
+
+// flee is a flight from b, for as long as there is reason to.
+func (b *member) flee() {
+	defer b.fleeing.Store(false)
 	p := b.pool
-	stay := f.parked[b]
-	if stay == nil {
-		stay = make(map[extent.Key]parked)
-		f.parked[b] = stay
+	f := flight{
+		off:    evacuator{evacuation: evacuation{off: b, reason: plan.ReasonSuspect, verify: true}},
+		parked: make(map[extent.Key]parked),
 	}
-	var w *mover
+	for b.sick() {
+		if !b.health.hanging.Load() && !b.draining.Load() { // a drain does the same
+			f.pass(p.ctx)
+		}
+		select {
+		case <-p.ctx.Done():
+			return
+		case <-p.clock.After(watchInterval):
+		}
+	}
+}
+
+// pass moves what is there and not parked, until something speaks against going on.
+func (f *flight) pass(ctx context.Context) {
+	b, p := f.off.off, f.off.off.pool
 	moved := 0
-	for _, k := range p.extentsOn(b, fleeBatch+len(stay)) {
+	for _, k := range p.extentsOn(b, fleeBatch+len(f.parked)) {
 		now := p.clock.Now()
-		if s, ok := stay[k]; ok && now.Before(s.again) {
+		s := f.parked[k]
+		if now.Before(s.again) {
 			continue
 		}
-		if ctx.Err() != nil || b.err() != nil || b.health.hanging.Load() || len(stay) >= maxParked {
+		if ctx.Err() != nil || !b.sick() || b.health.hanging.Load() || len(f.parked) >= maxParked {
 			break
 		}
-		if w == nil {
-			w = p.evacuator(evacuation{off: b, reason: plan.ReasonSuspect, verify: true})
-		}
-		ev := p.evacuate(ctx, w, k)
-		if ev.Outcome == MoveDone {
-			delete(stay, k)
+		if ev := f.off.move(ctx, k); ev.Outcome == MoveDone {
+			delete(f.parked, k)
 			moved++
 			continue
 		}
-		s := stay[k]
 		s.again = now.Add(min(fleeRetry<<min(s.tries, 10), fleeRetryMax))
 		s.tries++
-		stay[k] = s
+		f.parked[k] = s
 	}
 	if moved > 0 {
-		p.log.Debug("extents moved off a suspect backing", "backing", b.path, "moved", moved, "waiting", len(stay))
+		p.log.Debug("extents moved off a suspect backing", "backing", b.path, "moved", moved, "waiting", len(f.parked))
 	}
 }
 

@@ -46,6 +46,7 @@ type member struct {
 	draining atomic.Bool // takes no new extents; see drain.go
 	drain    drainer
 	health   health
+	fleeing  atomic.Bool // a goroutine moves its extents away; see flee.go
 
 	// What is written and not synced yet: for bounding the time a sync takes. See
 	// pace.go.

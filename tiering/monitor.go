@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"slices"
 	"sync"
 	"time"
 
@@ -97,7 +98,7 @@ func (m *monitor) runCycle(now time.Time) {
 	p.reloc.budget.NewCycle(now)
 	p.reloc.cycle.Add(1)
 	m.measure()
-	pl := m.plan(now)
+	pl, tiers := m.plan(now)
 	m.mu.Lock()
 	m.cycle++
 	m.nextCycle = now.Add(m.opts.Cycle)
@@ -109,7 +110,7 @@ func (m *monitor) runCycle(now time.Time) {
 	paused := m.paused
 	m.mu.Unlock()
 	if !paused {
-		p.reloc.offer(pl.Moves)
+		p.reloc.offer(pl.Moves, tiers)
 	}
 	err := m.save(now)
 	if err != nil && !m.saveFailed {
@@ -150,12 +151,12 @@ func (m *monitor) measure() {
 // have been seen it goes by the kind of medium. Of two tiers the one declared
 // faster never counts as slower: reads that found a slow tier's data in some
 // cache on the way would turn the order of the tiers round.
-func (m *monitor) serviceTimes() map[*tier]time.Duration {
+func (m *monitor) serviceTimes(tiers []*tier) map[*tier]time.Duration {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	times := make(map[*tier]time.Duration)
 	var before time.Duration
-	for _, t := range m.pool.ranks() {
+	for _, t := range tiers {
 		d := t.service.mean
 		if d == 0 {
 			d = 200 * time.Microsecond
@@ -169,8 +170,9 @@ func (m *monitor) serviceTimes() map[*tier]time.Duration {
 	return times
 }
 
-// plan makes a plan for the state of now, within what is left of the budget.
-func (m *monitor) plan(now time.Time) plan.Plan {
+// plan makes a plan for the state of now, within what is left of the budget. It
+// speaks of tiers by their ranks, which are their places among those returned.
+func (m *monitor) plan(now time.Time) (plan.Plan, []*tier) {
 	m.mu.Lock()
 	o := m.opts
 	m.mu.Unlock()
@@ -182,7 +184,8 @@ func (m *monitor) plan(now time.Time) plan.Plan {
 	if o.Planner != nil {
 		o.Planner(&pol)
 	}
-	return plan.Next(m.view(now), pol)
+	tiers := p.ranks()
+	return plan.Next(m.view(now, tiers), pol), tiers
 }
 
 // budgetBytes returns what moves may write in the coming cycle; negative for any
@@ -211,11 +214,11 @@ func (m *monitor) budgetBytes(o RelocationOptions, now time.Time) int64 {
 }
 
 // view is the state of the pool as the planner sees it.
-func (m *monitor) view(now time.Time) plan.View {
+func (m *monitor) view(now time.Time, tiers []*tier) plan.View {
 	p := m.pool
-	times := m.serviceTimes()
-	v := plan.View{Extents: func(yield func(plan.Extent) bool) { p.planExtents(now, yield) }}
-	for i, t := range p.ranks() {
+	times := m.serviceTimes(tiers)
+	v := plan.View{Extents: func(yield func(plan.Extent) bool) { p.planExtents(now, tiers, yield) }}
+	for i, t := range tiers {
 		pt := plan.Tier{ID: extent.TierID(i), Name: t.name, ServiceTime: times[t]}
 		for _, b := range t.members() {
 			c := b.slots.Counts()
@@ -233,14 +236,20 @@ func (m *monitor) view(now time.Time) plan.View {
 }
 
 // planExtents yields every mapped extent with its heat, in one pass over the maps.
-func (p *Pool) planExtents(now time.Time, yield func(plan.Extent) bool) {
+// A tier that is not among tiers has come, or gone, since they were looked at: it
+// has no part in this plan.
+func (p *Pool) planExtents(now time.Time, tiers []*tier, yield func(plan.Extent) bool) {
 	const chunk = 4096
+	names := tierNames(tiers)
 	scores := make([]heat.Score, chunk)
 	for _, v := range p.allVolumes() {
 		if v.gone.Load() {
 			continue
 		}
-		want := v.Policy().want
+		pol, err := parsePolicy(v.Policy().name, names)
+		if err != nil {
+			continue
+		}
 		failed := v.failed.Load() != nil
 		first, n := extent.Index(0), 0
 		goOn := true
@@ -257,8 +266,12 @@ func (p *Pool) planExtents(now time.Time, yield func(plan.Extent) bool) {
 				s = scores[i-first]
 			}
 			b := p.member(e.Location())
+			rank := slices.Index(tiers, b.tier)
+			if rank < 0 {
+				return true
+			}
 			goOn = yield(plan.Extent{
-				Key: extent.Key{Volume: v.id, Index: i}, Tier: b.tier.rank(), Backing: b.id, Want: want,
+				Key: extent.Key{Volume: v.id, Index: i}, Tier: extent.TierID(rank), Backing: b.id, Want: pol.want,
 				Pinned: failed || b.err() != nil || b.draining.Load(), Heat: s.Heat, Age: s.Age, SinceMove: s.SinceMove,
 			})
 			return goOn
@@ -321,7 +334,8 @@ func (m *monitor) save(now time.Time) error {
 func (p *Pool) PlanNow() plan.Plan {
 	now := p.clock.Now()
 	p.heat.Drain(now)
-	return p.monitor.plan(now)
+	pl, _ := p.monitor.plan(now)
+	return pl
 }
 
 // RunCycle starts a cycle at once. With wait it returns when its moves have
@@ -349,7 +363,7 @@ func (p *Pool) PauseRelocation() {
 	p.monitor.mu.Lock()
 	p.monitor.paused = true
 	p.monitor.mu.Unlock()
-	p.reloc.offer(nil)
+	p.reloc.offer(nil, nil)
 	p.reloc.budget.Pause()
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
+	"sync/atomic"
 	"time"
 
 	"tierd/tiering/extent"
@@ -21,14 +22,17 @@ type mover struct {
 	buf    []byte
 	credit int64 // bytes taken from the budget and not written yet
 	cycle  int64 // in which they were taken
-	sums   []uint32
 	verify bool
+	copies []copiedPiece // of the move under way, if it verifies
 
 	// Of a mover that empties a backing; see evacuate.go.
 	off     *member // what it moves extents off
 	reason  plan.Reason
 	anyTier bool // whatever tier a volume's policy asks for
 	take    func(ctx context.Context, n int64) error
+
+	// touches are src and dst, for others to look at.
+	touches [2]atomic.Pointer[member]
 
 	// Of the move under way.
 	v     *Volume
@@ -40,6 +44,13 @@ type mover struct {
 	bytes int64         // written to the target
 	space int64         // of the background's share of the target, announced and not used yet
 	piece time.Duration // what copying one takes
+	check time.Duration // what reading one back takes
+}
+
+// copiedPiece is what the mover remembers of the copy of a piece.
+type copiedPiece struct {
+	sum    uint32 // of what was read for it
+	unread bool   // it has not been read back
 }
 
 var errSource = errors.New("read extent from backing")
@@ -48,14 +59,28 @@ func newMover(r *relocator) *mover {
 	return &mover{r: r, buf: make([]byte, pieceSize), verify: r.verify, take: r.budget.Take}
 }
 
-func (w *mover) run(ctx context.Context, m plan.Move) MoveEvent {
+// hangs reports whether the move under way has to do with a backing that hangs.
+func (w *mover) hangs() bool {
+	for i := range w.touches {
+		if b := w.touches[i].Load(); b != nil && b.health.hanging.Load() {
+			return true
+		}
+	}
+	return false
+}
+
+func (w *mover) run(ctx context.Context, j job) MoveEvent {
 	start := time.Now()
 	if c := w.r.cycle.Load(); c != w.cycle {
 		w.credit, w.cycle = 0, c // what a cycle has not used is not carried over
 	}
-	w.bytes, w.space, w.to, w.mv, w.src, w.dst, w.piece = 0, 0, extent.Location{}, nil, nil, nil, 0
-	err := w.move(ctx, m)
-	ev := MoveEvent{Move: m, Outcome: MoveDone, Err: err, Bytes: w.bytes, Took: time.Since(start)}
+	w.bytes, w.space, w.to, w.mv, w.src, w.dst, w.piece, w.check = 0, 0, extent.Location{}, nil, nil, nil, 0, 0
+	clear(w.copies)
+	err := w.move(ctx, j)
+	for i := range w.touches {
+		w.touches[i].Store(nil)
+	}
+	ev := MoveEvent{Move: j.Move, Outcome: MoveDone, Err: err, Bytes: w.bytes, Took: time.Since(start)}
 	if w.src != nil && w.dst != nil {
 		ev.from, ev.to = w.src.tier, w.dst.tier
 	}
@@ -89,63 +114,65 @@ func (w *mover) run(ctx context.Context, m plan.Move) MoveEvent {
 //
 // Until the switch the target is the mover's, and goes back to the cleaner if
 // anything comes between.
-func (w *mover) move(ctx context.Context, m plan.Move) error {
+func (w *mover) move(ctx context.Context, j job) error {
 	p := w.r.pool
-	if err := w.admit(m); err != nil {
+	if err := w.admit(j); err != nil {
 		return err
 	}
 	if err := w.pay(ctx, p.size.Bytes()+lastPieces*w.pieceBytes()); err != nil {
 		return err
 	}
-	select {
-	case w.r.settle <- struct{}{}:
-	case <-ctx.Done():
-		return ctx.Err()
+	if err := w.v.settling.enter(ctx, p.clock); err != nil {
+		return err
 	}
-	settled := func() { <-w.r.settle }
-	l, err := w.reserve(ctx, m)
+	l, err := w.reserve(ctx, j)
 	if err != nil {
-		settled()
+		w.v.settling.leave()
 		return err
 	}
 	w.to, w.dst = l, p.member(l)
-	if w.mv = p.reg.StartMove(m.Key, pieceSize, func() bool { return w.v.table.Load(m.Key.Index).SamePlace(w.entry) }); w.mv == nil {
-		settled()
+	w.touches[1].Store(w.dst)
+	if w.hangs() {
+		w.v.settling.leave()
+		w.dst.slots.Unreserve(l.Slot)
+		return errHangs
+	}
+	if w.mv = p.reg.StartMove(j.Key, pieceSize, func() bool { return w.v.table.Load(j.Key.Index).SamePlace(w.entry) }); w.mv == nil {
+		w.v.settling.leave()
 		w.dst.slots.Unreserve(l.Slot)
 		return errAbandon("changed")
 	}
-	err = w.copyAndSwitch(ctx, m)
+	err = w.copyAndSwitch(ctx, j.Key)
 	w.dst.pace.giveBack(w.space)
 	p.reg.EndMove(w.mv)
 	if err != nil {
-		settled()
+		w.v.settling.leave()
 		w.giveBack()
 		return err
 	}
-	w.v.heat.Moved(m.Key.Index)
-	round := w.v.rounds.start()
+	w.v.heat.Moved(j.Key.Index)
+	v, round := w.v, w.v.rounds.start()
 	w.r.wg.Go(func() {
-		defer settled()
+		defer v.settling.leave()
 		_ = round.wait(context.Background()) // a failed round is the volume's affair, and logged
 	})
 	return nil
 }
 
 // admit looks whether the proposal still makes sense.
-func (w *mover) admit(m plan.Move) error {
+func (w *mover) admit(j job) error {
 	p := w.r.pool
-	p.volMu.RLock()
-	w.v = p.byID[m.Key.Volume]
-	p.volMu.RUnlock()
+	w.v = p.volumeByID(j.Key.Volume)
 	if w.v == nil || w.v.gone.Load() {
 		return errAbandon("volume_gone")
 	}
-	w.entry = w.v.table.Load(m.Key.Index)
+	w.entry = w.v.table.Load(j.Key.Index)
 	if !w.entry.Mapped() {
 		return errAbandon("unmapped")
 	}
 	w.src = p.member(w.entry.Location())
-	if w.off != nil && w.src != w.off || w.off == nil && w.src.tier.rank() != m.From {
+	w.touches[0].Store(w.src)
+	if w.off != nil && w.src != w.off || w.off == nil && w.src.tier != j.from {
 		return errAbandon("changed")
 	}
 	if w.v.failed.Load() != nil {
@@ -154,25 +181,25 @@ func (w *mover) admit(m plan.Move) error {
 	if w.src.err() != nil {
 		return errAbandon("backing_failed")
 	}
-	if w.src.health.hanging.Load() {
-		return errAbandon("backing_hangs")
+	if w.hangs() {
+		return errHangs
 	}
 	return nil
 }
 
 // reserve takes a clean slot of the target, waiting for one that an earlier move
 // is about to free.
-func (w *mover) reserve(ctx context.Context, m plan.Move) (extent.Location, error) {
+func (w *mover) reserve(ctx context.Context, j job) (extent.Location, error) {
 	p := w.r.pool
 	deadline := p.clock.After(roomWait)
 	for {
 		freed := p.freed.wait()
-		targets, full := w.targets(m)
+		targets, full := w.targets(j)
 		coming := false
 		for _, t := range targets {
 			// Promotions leave room for new extents. One half of a swap takes the place
 			// that the other leaves, or a slot to turn round in: a full tier is not frozen.
-			if t.rank() < w.src.tier.rank() && !m.Swap && !t.aboveHeadroom(p.monitor.headroom()) {
+			if t.rank() < w.src.tier.rank() && !j.Swap && !t.aboveHeadroom(p.monitor.headroom()) {
 				continue
 			}
 			if l, ok := reserveIn(t, false, w.off); ok {
@@ -197,16 +224,11 @@ func (w *mover) reserve(ctx context.Context, m plan.Move) (extent.Location, erro
 
 // targets returns the tiers that the extent may move to, best first, and what to
 // say if none of them has room.
-func (w *mover) targets(m plan.Move) ([]*tier, errAbandon) {
-	p := w.r.pool
+func (w *mover) targets(j job) ([]*tier, errAbandon) {
 	if w.off != nil {
 		return w.refuges()
 	}
-	t := p.tierAt(m.To)
-	if t == nil {
-		return nil, "target_full"
-	}
-	return []*tier{t}, "target_full"
+	return []*tier{j.to}, "target_full"
 }
 
 // aboveHeadroom reports whether t has more slots without an owner than the share
@@ -257,17 +279,15 @@ func (w *mover) pay(ctx context.Context, n int64) error {
 	return nil
 }
 
-func (w *mover) copyAndSwitch(ctx context.Context, m plan.Move) error {
+func (w *mover) copyAndSwitch(ctx context.Context, k extent.Key) error {
 	if err := w.copyMarked(ctx, maxPasses); err != nil {
 		return err
 	}
 	if err := w.dst.sync(ctx); err != nil {
 		return err
 	}
-	if w.verify {
-		if err := w.readBack(ctx); err != nil {
-			return err
-		}
+	if err := w.readCopies(ctx); err != nil {
+		return err
 	}
 	reg := w.r.pool.reg
 	for try := 0; ; try++ {
@@ -281,7 +301,7 @@ func (w *mover) copyAndSwitch(ctx context.Context, m plan.Move) error {
 		}
 		var t registry.Ticket
 		switch {
-		case reg.TryExclusive(&t, m.Key):
+		case reg.TryExclusive(&t, k):
 		case try < exclusiveTries:
 			if err := w.backOff(ctx, try); err != nil {
 				return err
@@ -289,7 +309,7 @@ func (w *mover) copyAndSwitch(ctx context.Context, m plan.Move) error {
 			continue
 		default:
 			size := w.r.pool.size
-			reg.Enter(&t, registry.Exclusive, m.Key.Volume, size.Start(m.Key.Index), size.Bytes(), w.v.table)
+			reg.Enter(&t, registry.Exclusive, k.Volume, size.Start(k.Index), size.Bytes(), w.v.table)
 			// Whoever gets in line behind waits for those before, too: not for long.
 			waiting, cancel := context.WithTimeout(ctx, maxHold)
 			err := t.Wait(waiting)
@@ -302,14 +322,14 @@ func (w *mover) copyAndSwitch(ctx context.Context, m plan.Move) error {
 				if try >= exclusiveTries+maxPasses {
 					return errAbandon("too_busy")
 				}
-				if err := w.copyMarked(ctx, 1); err != nil {
+				if err := w.copyAgain(ctx); err != nil {
 					return err
 				}
 				continue
 			}
 		}
 		start := time.Now()
-		switched, err := w.trySwitch(ctx, m)
+		switched, err := w.trySwitch(ctx, k)
 		reg.Leave(&t, 0, 0)
 		w.r.held.Observe(time.Since(start))
 		if errors.Is(err, stagedlog.ErrFull) {
@@ -321,10 +341,18 @@ func (w *mover) copyAndSwitch(ctx context.Context, m plan.Move) error {
 		if try >= exclusiveTries+maxPasses {
 			return errAbandon("too_busy")
 		}
-		if err := w.copyMarked(ctx, 1); err != nil {
+		if err := w.copyAgain(ctx); err != nil {
 			return err
 		}
 	}
+}
+
+// copyAgain copies what was written to since it was copied.
+func (w *mover) copyAgain(ctx context.Context) error {
+	if err := w.copyMarked(ctx, 1); err != nil {
+		return err
+	}
+	return w.readCopies(ctx)
 }
 
 // backOff lets writers finish and copies what they leave behind.
@@ -334,17 +362,17 @@ func (w *mover) backOff(ctx context.Context, try int) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	return w.copyMarked(ctx, 1)
+	return w.copyAgain(ctx)
 }
 
 // trySwitch is what happens in the exclusion: no write is in flight. It returns
 // false if too much is left to be copied while writers wait.
-func (w *mover) trySwitch(ctx context.Context, m plan.Move) (bool, error) {
+func (w *mover) trySwitch(ctx context.Context, k extent.Key) (bool, error) {
 	if !mutant.On(mutant.NoSwitchRecheck) {
 		if w.mv.Cancelled() || w.v.gone.Load() {
 			return false, errAbandon("cancelled")
 		}
-		if !w.v.table.Load(m.Key.Index).SamePlace(w.entry) {
+		if !w.v.table.Load(k.Index).SamePlace(w.entry) {
 			return false, errAbandon("changed")
 		}
 	}
@@ -364,6 +392,9 @@ func (w *mover) trySwitch(ctx context.Context, m plan.Move) (bool, error) {
 		}
 		from = piece + 1
 	}
+	if err := w.readCopies(ctx); err != nil {
+		return false, err
+	}
 	if w.src.err() != nil {
 		// What the copy was read from is in doubt, and the volume's flushes have to go
 		// on failing after a restart, too: the extent stays where it says so.
@@ -371,7 +402,7 @@ func (w *mover) trySwitch(ctx context.Context, m plan.Move) (bool, error) {
 	}
 	w.v.markDirty(w.dst.id)
 	// If the log is full, room is made outside of the exclusion.
-	if err := w.r.pool.tryStage(w.v, stagedlog.Move, m.Key.Index, 1, []extent.Index{m.Key.Index}, w.to); err != nil {
+	if err := w.r.pool.tryStage(w.v, stagedlog.Move, k.Index, 1, []extent.Index{k.Index}, w.to); err != nil {
 		return false, err
 	}
 	return true, nil
@@ -416,7 +447,7 @@ func (w *mover) lastPieces() int {
 	if w.piece <= 0 {
 		return lastPieces
 	}
-	return int(min(maxHold/w.piece, lastPieces))
+	return int(min(maxHold/(w.piece+w.check), lastPieces))
 }
 
 // copyPiece copies one piece of the extent to the target. It is paid for and
@@ -465,23 +496,32 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 // note keeps the checksum of a piece as it was copied.
 func (w *mover) note(piece int, sum uint32) {
-	if n := int(w.r.pool.size.Bytes() / w.pieceBytes()); len(w.sums) < n {
-		w.sums = make([]uint32, n)
+	if w.copies == nil {
+		w.copies = make([]copiedPiece, w.r.pool.size.Bytes()/w.pieceBytes())
 	}
-	w.sums[piece] = sum
+	w.copies[piece] = copiedPiece{sum, true}
 }
 
-// readBack compares the copy with the checksums of what was read for it.
-func (w *mover) readBack(ctx context.Context) error {
+// readCopies reads back what was copied since it was called last, and compares it
+// with the checksums of what was read for it. A piece that is written to meanwhile
+// is copied again and read back again: also the last ones, in the exclusion.
+func (w *mover) readCopies(ctx context.Context) error {
 	n := w.pieceBytes()
-	for piece := range int(w.r.pool.size.Bytes() / n) {
+	for piece := range w.copies {
+		c := &w.copies[piece]
+		if !c.unread {
+			continue
+		}
+		start := time.Now()
 		at := w.dst.offset(w.to.Slot) + int64(piece)*n
 		if err := w.dst.store.ReadAt(ctx, w.buf[:n], at); err != nil {
-			return fmt.Errorf("read copy back from backing %s: %w", w.dst.path, err)
+			return fmt.Errorf("read copy back from backing %s: %w", w.dst.path, w.dst.ioError("read", err))
 		}
-		if got := crc32.Checksum(w.buf[:n], castagnoli); got != w.sums[piece] {
+		if got := crc32.Checksum(w.buf[:n], castagnoli); got != c.sum {
 			return fmt.Errorf("copy on backing %s at %d differs from what was written", w.dst.path, at)
 		}
+		c.unread = false
+		w.check = max(time.Since(start), w.check/2)
 	}
 	return nil
 }

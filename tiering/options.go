@@ -105,8 +105,8 @@ type RelocationOptions struct {
 	Calendar   schedule.Calendar
 	// Workers is how many extents are copied at once. Default 2.
 	Workers int
-	// Verify reads every copy back and compares checksums before it tries to switch.
-	// Pieces that are written meanwhile, and so copied again, are not read back.
+	// Verify reads every copy back and compares checksums before the switch, also of
+	// pieces that were written to meanwhile and copied again.
 	Verify bool
 	// Planner changes the planner's settings beyond those above; nil leaves
 	// them as they are.

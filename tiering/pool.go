@@ -68,6 +68,7 @@ type Pool struct {
 	metadataTold atomic.Bool // that they have failed
 
 	freed    signal          // slots became clean
+	hangs    signal          // a backing began to hang
 	ctx      context.Context // ends when the pool closes
 	cancel   context.CancelFunc
 	wg       sync.WaitGroup // background goroutines

@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"tierd/pkg/clock"
 	"tierd/pkg/metrics"
 	"tierd/tiering/extent"
 	"tierd/tiering/plan"
@@ -27,8 +28,10 @@ const (
 	// exclusiveTries is how often the mover tries for a free moment before it
 	// gets in line like everybody else.
 	exclusiveTries = 8
-	// maxSettling is how many moves may await their commit at a time.
+	// maxSettling is how many moves of a volume may await their commit at a time.
 	maxSettling = 64
+	// settleWait is how long a move waits until there are fewer.
+	settleWait = 10 * time.Second
 	// roomWait is how long a move waits for the slot that an earlier one frees.
 	roomWait = 15 * time.Second
 )
@@ -61,6 +64,42 @@ type errAbandon string
 
 func (e errAbandon) Error() string { return string(e) }
 
+const errHangs errAbandon = "backing_hangs"
+
+// settling bounds how many moves of a volume have switched, or are about to, and
+// await their commit. That takes a round of the volume, which a backing that hangs
+// may hold up for ever: moves of other volumes do not wait for it, and those of
+// this one only until it is clear that it takes long.
+type settling struct {
+	moves chan struct{} // one token each
+	slow  atomic.Bool   // somebody waited for too long, and none has ended since
+}
+
+func (s *settling) enter(ctx context.Context, c clock.Clock) error {
+	select {
+	case s.moves <- struct{}{}:
+		return nil
+	default:
+	}
+	if s.slow.Load() {
+		return errAbandon("settling")
+	}
+	select {
+	case s.moves <- struct{}{}:
+		return nil
+	case <-c.After(settleWait):
+		s.slow.Store(true)
+		return errAbandon("settling")
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (s *settling) leave() {
+	s.slow.Store(false)
+	<-s.moves
+}
+
 // relocator carries out moves: a queue, some workers, and the protocol by which
 // an extent changes its slot while it is read and written.
 type relocator struct {
@@ -68,11 +107,10 @@ type relocator struct {
 	budget  *schedule.Budget
 	workers int
 	verify  bool
-	settle  chan struct{} // one token for each move that awaits its commit
 	wg      sync.WaitGroup
 
 	mu       sync.Mutex
-	queue    []plan.Move
+	queue    []job
 	busy     map[extent.Key]bool
 	wake     signal
 	idle     signal
@@ -97,39 +135,48 @@ type moveCount struct{ extents, bytes int64 }
 func newRelocator(p *Pool, o RelocationOptions) *relocator {
 	return &relocator{
 		pool: p, budget: schedule.NewBudget(p.clock, o.Calendar, o.Limits), workers: o.Workers, verify: o.Verify,
-		settle: make(chan struct{}, maxSettling), busy: make(map[extent.Key]bool),
-		moved: make(map[moveKey]*moveCount), skipped: make(map[string]int64),
+		busy: make(map[extent.Key]bool), moved: make(map[moveKey]*moveCount), skipped: make(map[string]int64),
 	}
 }
 
-// offer replaces the queue by the moves of a new plan: what an old one proposed
-// and nobody has begun yet is out of date.
-func (r *relocator) offer(moves []plan.Move) {
+// A job is a move to be carried out. The ranks in the move are those of the time
+// when it was proposed: which tiers are meant does not change, their ranks do.
+type job struct {
+	plan.Move
+	from, to *tier // nil for an evacuation
+}
+
+// offer replaces the queue by the moves of a new plan, in which tiers had these
+// ranks: what an old one proposed and nobody has begun yet is out of date.
+func (r *relocator) offer(moves []plan.Move, tiers []*tier) {
 	r.mu.Lock()
-	r.queue = append(r.queue[:0], moves...)
+	r.queue = r.queue[:0]
+	for _, m := range moves {
+		r.queue = append(r.queue, job{m, tiers[m.From], tiers[m.To]})
+	}
 	r.mu.Unlock()
 	r.wake.broadcast()
 }
 
 // next returns the next move that is not under way, waiting for one.
-func (r *relocator) next(ctx context.Context) (plan.Move, bool) {
+func (r *relocator) next(ctx context.Context) (job, bool) {
 	for {
 		woken := r.wake.wait()
 		r.mu.Lock()
 		for len(r.queue) > 0 {
-			m := r.queue[0]
+			j := r.queue[0]
 			r.queue = r.queue[1:]
-			if !r.busy[m.Key] {
-				r.busy[m.Key] = true
+			if !r.busy[j.Key] {
+				r.busy[j.Key] = true
 				r.current++
 				r.mu.Unlock()
-				return m, true
+				return j, true
 			}
 		}
 		r.mu.Unlock()
 		select {
 		case <-ctx.Done():
-			return plan.Move{}, false
+			return job{}, false
 		case <-woken:
 		}
 	}
@@ -151,15 +198,42 @@ func (r *relocator) claim(k extent.Key) bool {
 func (r *relocator) work(ctx context.Context) {
 	w := newMover(r)
 	for {
-		m, ok := r.next(ctx)
+		j, ok := r.next(ctx)
 		if !ok {
 			return
 		}
-		ev := w.run(ctx, m)
-		r.ended(ev, false)
+		ev, left := r.run(ctx, w, j, false)
+		if left {
+			w = newMover(r)
+		}
 		var spent schedule.ErrBudgetSpent
 		if errors.As(ev.Err, &spent) {
-			r.offer(nil) // nothing of this plan can be paid for any more
+			r.offer(nil, nil) // nothing of this plan can be paid for any more
+		}
+	}
+}
+
+// run carries out a move and returns its event when it has ended. One that is held
+// up by a backing that hangs is left behind: it goes on by itself, and the mover
+// with it, while the caller turns to others. There are never many of them, since no
+// move begins that has to do with a backing known to hang. The caller is a
+// goroutine of the pool.
+func (r *relocator) run(ctx context.Context, w *mover, j job, private bool) (ev MoveEvent, left bool) {
+	ended := make(chan MoveEvent, 1)
+	r.pool.wg.Go(func() {
+		ev := w.run(ctx, j)
+		r.ended(ev, private)
+		ended <- ev
+	})
+	for {
+		hangs := r.pool.hangs.wait()
+		if w.hangs() {
+			return MoveEvent{Move: j.Move, Outcome: MoveAbandoned, Why: string(errHangs), Err: errHangs}, true
+		}
+		select {
+		case ev := <-ended:
+			return ev, false
+		case <-hangs:
 		}
 	}
 }
@@ -238,7 +312,8 @@ func (p *Pool) MoveExtent(ctx context.Context, volume string, off int64, to int)
 	if off < 0 || off >= v.Size() {
 		return false, ErrOutOfRange
 	}
-	if to < 0 || to >= len(p.ranks()) {
+	tiers := p.ranks()
+	if to < 0 || to >= len(tiers) {
 		return false, fmt.Errorf("tier %d: %w", to, ErrNotFound)
 	}
 	i := p.size.Index(off)
@@ -246,12 +321,13 @@ func (p *Pool) MoveExtent(ctx context.Context, volume string, off int64, to int)
 	if !e.Mapped() {
 		return false, invalid("extent %d of volume %s is unmapped", i, volume)
 	}
-	m := plan.Move{
-		Key: extent.Key{Volume: v.id, Index: i}, From: p.member(e.Location()).tier.rank(), To: extent.TierID(to),
+	m := job{from: p.member(e.Location()).tier, to: tiers[to]}
+	m.Move = plan.Move{
+		Key: extent.Key{Volume: v.id, Index: i}, From: m.from.rank(), To: extent.TierID(to),
 		Kind: plan.Promotion, Reason: plan.ReasonPolicy, Bytes: p.size.Bytes(),
 	}
 	switch {
-	case m.From == m.To:
+	case m.from == m.to:
 		return false, nil
 	case m.From < m.To:
 		m.Kind = plan.Demotion

@@ -133,9 +133,9 @@ func (p *Pool) Continuity() uuid.UUID {
 
 // Tiers returns the tiers, fastest first.
 func (p *Pool) Tiers() []TierInfo {
-	times := p.monitor.serviceTimes()
-	headroom := p.monitor.headroom()
 	tiers := p.ranks()
+	times := p.monitor.serviceTimes(tiers)
+	headroom := p.monitor.headroom()
 	infos := make([]TierInfo, len(tiers))
 	for i, t := range tiers {
 		infos[i] = TierInfo{

@@ -59,6 +59,7 @@ type Volume struct {
 	roundTime metrics.Histogram
 	failed    atomic.Pointer[error] // a round failed: every later one does
 	unsynced  atomic.Pointer[error] // why every round fails until a backing is back, or forgotten
+	settling  settling              // moves that await a round
 
 	// Guarded by Pool.staged.mu.
 	stagedRecs []stagedRecord

@@ -84,8 +84,7 @@ func newVolumeRecord(s *extentmap.State, spec VolumeSpec, now time.Time, tiers [
 	}, nil
 }
 
-func (p *Pool) tierNames() []string {
-	tiers := p.ranks()
+func tierNames(tiers []*tier) []string {
 	names := make([]string, len(tiers))
 	for i, t := range tiers {
 		names[i] = t.name
@@ -95,7 +94,7 @@ func (p *Pool) tierNames() []string {
 
 // newVolume makes a volume of the metadata usable, with an empty table.
 func (p *Pool) newVolume(r extentmap.Volume) (*Volume, error) {
-	policy, err := parsePolicy(r.Policy, p.tierNames())
+	policy, err := parsePolicy(r.Policy, tierNames(p.ranks()))
 	if err != nil {
 		return nil, fmt.Errorf("volume %s: %w", r.Name, err)
 	}
@@ -105,6 +104,7 @@ func (p *Pool) newVolume(r extentmap.Volume) (*Volume, error) {
 		return nil, fmt.Errorf("volume %s: make extent table: %w", r.Name, err)
 	}
 	v := &Volume{pool: p, id: r.ID, uuid: r.UUID, table: table, heat: p.heat.AddVolume(r.ID, n), name: r.Name, policy: policy, record: r}
+	v.settling.moves = make(chan struct{}, maxSettling)
 	v.size.Store(r.Size)
 	space := spaceOf(r)
 	v.space.Store(&space)
@@ -150,7 +150,7 @@ func (p *Pool) CreateVolume(ctx context.Context, spec VolumeSpec, dryRun bool) e
 		return ErrClosed
 	}
 	state := p.db.State()
-	r, err := newVolumeRecord(&state, spec, p.clock.Now(), p.tierNames())
+	r, err := newVolumeRecord(&state, spec, p.clock.Now(), tierNames(p.ranks()))
 	if err != nil {
 		return err
 	}
@@ -269,7 +269,7 @@ func (p *Pool) RenameVolume(ctx context.Context, name, to string, dryRun bool) e
 func (p *Pool) SetPolicy(ctx context.Context, name, policy string, dryRun bool) error {
 	var pol Policy
 	return p.change(ctx, name, dryRun, func(v *Volume, r *extentmap.Volume) (err error) {
-		pol, err = parsePolicy(policy, p.tierNames())
+		pol, err = parsePolicy(policy, tierNames(p.ranks()))
 		r.Policy = pol.String()
 		return err
 	}, func(v *Volume) {

@@ -76,8 +76,9 @@ time (--rate budget returns to the budget). --pause stops moving, --resume goes 
 tierctl backing list shows how far it is, and why extents cannot move: no other
 backing has room (target_full), or none of the tier that the volume's policy asks
 for (pinned); flushes of the volume fail (volume_failed); the backing has failed
-(backing_failed) or cannot be read (source_error); an extent is written to all the
-time (too_busy). They are tried again, at most a minute later.`
+(backing_failed), cannot be read (source_error) or does not answer (backing_hangs);
+earlier moves of the volume cannot be committed yet (settling); an extent is written
+to all the time (too_busy). They are tried again, at most a minute later.`
 
 func newBackingDrainCommand(g *globals) *cobra.Command {
 	var r control.BackingDrainRequest
