@@ -377,6 +377,7 @@ func (a *adding) join() error {
 		return fmt.Errorf("add backing %s: %w", a.rec.Path, err)
 	}
 	a.member = newMember(p, a.rec, a.spec(), a.store, a.layout)
+	close(a.member.opened)
 	p.addMember(a.member)
 	p.wg.Go(a.member.cleanLoop)
 	p.writeSuperblocks(nil, true)

@@ -106,7 +106,7 @@ func (c *cleaner) unlock(slots []vacatedSlot) {
 }
 
 // free ends the first stage for slots. Those of a backing that has failed are of
-// no use any more.
+// no use any more, and as long as the tables do not match the map, all wait.
 func (c *cleaner) free(slots []extent.Location) {
 	if len(slots) == 0 {
 		return
@@ -116,8 +116,9 @@ func (c *cleaner) free(slots []extent.Location) {
 		switch {
 		case b == nil: // it has left the pool
 		case mutant.On(mutant.EarlySlotReuse): // free already
-		case b.err() != nil:
+		case b.err() != nil, c.pool.heal.hopeless():
 			b.slots.Quarantine(l.Slot)
+		case c.pool.heal.hold(l):
 		default:
 			b.slots.Free(l.Slot)
 			b.wakeCleaner()
@@ -179,10 +180,10 @@ func (b *member) aheadLow() int64 { return b.ahead() / 2 }
 // cleanLoop is the second stage for one backing.
 func (b *member) cleanLoop() {
 	ctx := b.pool.ctx
-	select { // what the tables say is trusted only after they match the map
+	select { // what the table says is trusted only after it was compared with the map
 	case <-ctx.Done():
 		return
-	case <-b.pool.heal.done:
+	case <-b.opened:
 	}
 	limit := rate.NewLimiter(zeroRate, zeroRate)
 	told := false // that slots cannot be zeroed

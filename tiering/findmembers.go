@@ -148,6 +148,7 @@ func (op *opening) mediaOf(id extent.TierID) backing.Media {
 // tryCandidate opens one backing. A backing of another pool is refused; one that
 // belongs to none is only mentioned.
 func (op *opening) tryCandidate(ctx context.Context, spec BackingSpec) error {
+	op.at("opening of backing %s and reading of its superblock", spec.Path)
 	st, err := op.o.OpenStore(ctx, spec, false, op.o.ReadOnly)
 	if err != nil {
 		return fmt.Errorf("open backing %s: %w", spec.Path, err)
@@ -201,6 +202,7 @@ func (op *opening) checkMember(ctx context.Context, m extentmap.Member, c *candi
 	case c.sb.Incarnation > pr.Incarnation:
 		return refuse("metadata %s is older than backing %s (incarnation %d against %d): it was restored from a copy; put the original back, or move the copy away and run tierctl pool rebuild", op.o.Metadata, c.spec.Path, pr.Incarnation, c.sb.Incarnation)
 	}
+	op.at("reading of the stamp of backing %s", c.spec.Path)
 	stamp, err := ondisk.NewStamps(c.store, pr.ID, m.UUID, c.sb.Layout).Read(ctx)
 	if err != nil {
 		return fmt.Errorf("backing %s: read stamp: %w", c.spec.Path, err)

@@ -3,9 +3,11 @@ package tiering
 import (
 	"context"
 	"fmt"
+	"sync"
 	"sync/atomic"
 
 	"tierd/tiering/extent"
+	"tierd/tiering/extentmap"
 	"tierd/tiering/ondisk"
 )
 
@@ -19,7 +21,13 @@ type healer struct {
 	checked atomic.Int64
 	mended  atomic.Int64
 	damaged atomic.Int64 // entries with a bad checksum
-	gaveUp  atomic.Bool  // the tables will not match before the next start, and no slot becomes clean
+
+	// Slots whose entries may be what outdoes a wrong one of the same extent elsewhere
+	// are vacated until all tables match: those that were found so, and those vacated
+	// meanwhile. Slots without an entry are used at once, backing by backing.
+	mu     sync.Mutex
+	held   []extent.Location
+	gaveUp bool // the tables will not match before the next start
 
 	// anew are slots whose owners' entries are written anew although they are right:
 	// elsewhere there may be a later one that is not. Set before healing begins.
@@ -43,6 +51,36 @@ func (h *healer) finished() bool {
 	}
 }
 
+// hold keeps a slot back until all tables match. It reports false if they do.
+func (h *healer) hold(l extent.Location) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.finished() {
+		return false
+	}
+	h.held = append(h.held, l)
+	return true
+}
+
+// release ends the holding, because all tables match, or because they will not.
+func (h *healer) release(gaveUp bool) []extent.Location {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.gaveUp = gaveUp; !gaveUp {
+		close(h.done)
+	}
+	held := h.held
+	h.held = nil
+	return held
+}
+
+// hopeless reports whether the tables will not match before the next start.
+func (h *healer) hopeless() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.gaveUp
+}
+
 // A healPass is one go over all tables. After each, every backing is synced.
 type healPass uint8
 
@@ -56,45 +94,74 @@ const (
 	healPasses
 )
 
-// healTables compares the tables with the map and mends them. No slot is given
-// out before it has finished. A slot without an owner whose entry has a bad
-// checksum is set aside, and the entry left for pool check to list.
+// healTables compares the tables with the map and mends them, all backings side by
+// side. A pass begins when the one before has ended on all of them. One that hangs
+// keeps the others from going on, and from using slots that have an entry; those
+// without one are given out as soon as the owners on their backing are right. A slot
+// without an owner whose entry has a bad checksum is set aside, and the entry left
+// for pool check to list.
 func (p *Pool) healTables(ctx context.Context) {
-	ok := true
+	var members []*member
 	p.eachMember(func(b *member) {
 		if !b.missing {
+			members = append(members, b)
 			p.heal.total.Add(int64(healPasses) * int64(b.layout.Slots))
 		}
 	})
-	for pass := range healPasses {
-		p.eachMember(func(b *member) {
-			if ctx.Err() != nil || b.err() != nil {
-				return
-			}
-			// A backing that fails on the way is left as it is, as those are that had
-			// failed before: the others take new extents all the same.
-			if err := p.healTable(ctx, b, pass); err != nil && b.err() == nil {
-				p.log.Error("slot table cannot be brought into line with the map", "backing", b.path, "error", err)
-				ok = false
-			}
-		})
+	var failed atomic.Bool
+	for pass := healOwners; pass < healPasses && !failed.Load(); pass++ {
+		var wg sync.WaitGroup
+		for _, b := range members {
+			wg.Go(func() {
+				if ctx.Err() != nil || b.err() != nil {
+					return
+				}
+				err := p.healTable(ctx, b, pass)
+				switch {
+				case ctx.Err() != nil, b.err() != nil:
+					// A backing that fails on the way is left as it is, as those are that had
+					// failed before: the others take new extents all the same.
+				case err != nil:
+					p.log.Error("slot table cannot be brought into line with the map; the backing takes no new extents before the next start", "backing", b.path, "error", err)
+					b.unhealed.Store(true)
+					failed.Store(true)
+				case pass == healOwners:
+					close(b.opened)
+				}
+			})
+		}
+		wg.Wait()
 	}
 	if ctx.Err() != nil {
 		return
 	}
-	if !ok {
-		p.log.Error("slot tables are not in line with the map; no new extents are placed before the next start")
-		p.heal.gaveUp.Store(true)
+	if failed.Load() {
+		p.log.Error("slot tables are not in line with the map; slots that had extents are not used again before the next start")
+		p.cleaner.free(p.heal.release(true))
 		p.freed.broadcast() // who waits for slots looks again
 		return
 	}
-	if err := p.welcomeBack(); err != nil {
+	if err := p.endHealing(); err != nil {
 		p.log.Error("the next start heals the slot tables again", "error", err)
 	}
 	p.log.Info("slot tables match the map", "mended", p.heal.mended.Load(), "damaged", p.heal.damaged.Load())
-	close(p.heal.done)
-	p.eachMember((*member).wakeCleaner)
+	p.cleaner.free(p.heal.release(false))
 	p.freed.broadcast()
+}
+
+// endHealing records that the slot tables match the map: backings that were away are
+// back. A table in which entries are left that nobody can read is looked through
+// again by the next start, so that their slots stay set aside.
+func (p *Pool) endHealing() error {
+	return p.editMembers(func(m *extentmap.Member) bool {
+		b := p.members[m.ID].Load()
+		if b == nil || b.err() != nil {
+			return false
+		}
+		was := *m
+		m.Away, m.Unsynced, m.BadEntries = false, false, b.badEntries.Load()
+		return *m != was
+	}, nil)
 }
 
 // healTable is one pass over one table. Entries of this incarnation are left
@@ -104,16 +171,14 @@ func (p *Pool) healTable(ctx context.Context, b *member, pass healPass) error {
 	var wrong []ondisk.SlotUpdate
 	err := b.table.Scan(ctx, func(s extent.Slot, e ondisk.SlotEntry, valid bool) bool {
 		p.heal.checked.Add(1)
-		if !valid && pass == healOwners {
-			p.heal.damaged.Add(1)
-		}
+		here := extent.Location{Backing: b.id, Slot: s}
 		key, owned := expected[s]
 		current := valid && e.Seq>>seqBits >= p.incarnation
 		switch {
 		case current:
-		case pass == healOwners:
+		case pass == healOwners && owned:
 			right := valid && e.Kind == ondisk.Owner && e.Key == key
-			if owned && (!right || p.heal.anew[extent.Location{Backing: b.id, Slot: s}]) {
+			if !right || p.heal.anew[here] {
 				wrong = append(wrong, ondisk.SlotUpdate{Slot: s, Entry: ondisk.SlotEntry{
 					Kind: ondisk.Owner, Key: key,
 					// Higher than any before this open, lower than any since: the log
@@ -121,13 +186,21 @@ func (p *Pool) healTable(ctx context.Context, b *member, pass healPass) error {
 					Seq: p.incarnation << seqBits,
 				}})
 			}
-		case !owned && !valid:
+		case pass == healOwners && !valid:
 			// Nobody knows whose it was. It is set aside, and pool check lists it.
-			if pass == healStale && b.slots.QuarantineFree(s) {
+			if b.slots.QuarantineFree(s) {
+				b.badEntries.Store(true)
 				p.log.Warn("slot is set aside: its table entry has a bad checksum", "backing", b.path, "slot", s)
+			}
+		case pass == healOwners:
+			if e.Kind != ondisk.Free && b.slots.Hold(s) {
+				p.heal.hold(here)
 			}
 		case !owned && (pass == healStale && e.Kind == ondisk.Owner || pass == healTombstones && e.Kind == ondisk.Tombstone):
 			wrong = append(wrong, ondisk.SlotUpdate{Slot: s})
+		}
+		if !valid && pass == healOwners {
+			p.heal.damaged.Add(1)
 		}
 		return ctx.Err() == nil
 	})

@@ -63,6 +63,10 @@ type member struct {
 	superblocks  shared     // copies of the members' records; see copies.go
 	volumeTables shared     // copies of the volumes' records
 
+	opened     chan struct{} // closed when its free slots may be cleaned; see heal.go
+	unhealed   atomic.Bool   // its table cannot be brought into line with the map
+	badEntries atomic.Bool   // slots are set aside because their entries are damaged
+
 	// tableMu keeps the healer (writer) away from rounds (readers).
 	tableMu sync.RWMutex
 	wake    chan struct{} // the cleaner has work here
@@ -79,7 +83,7 @@ func newMember(p *Pool, m extentmap.Member, spec BackingSpec, st backing.Store, 
 	b := &member{
 		pool: p, id: m.ID, uuid: m.UUID, tier: p.tierAt(m.Tier), path: spec.Path, size: l.Size, media: spec.Media, layout: l,
 		slots: alloc.New(l.Slots),
-		wake:  make(chan struct{}, 1), recorded: make(chan struct{}), gone: make(chan struct{}),
+		wake:  make(chan struct{}, 1), recorded: make(chan struct{}), gone: make(chan struct{}), opened: make(chan struct{}),
 	}
 	b.calls = backing.NewWatched(st, b.noteError)
 	b.store = b.calls
@@ -121,7 +125,19 @@ func (b *member) err() error {
 }
 
 // takesExtents reports whether the backing may be given more extents.
-func (b *member) takesExtents() bool { return b.err() == nil && !b.draining.Load() }
+func (b *member) takesExtents() bool {
+	return b.err() == nil && !b.draining.Load() && !b.unhealed.Load()
+}
+
+// isOpen reports whether its free slots may be cleaned.
+func (b *member) isOpen() bool {
+	select {
+	case <-b.opened:
+		return true
+	default:
+		return false
+	}
+}
 
 // sync makes durable what was written to the backing before the call. An error
 // has failed the backing for good.

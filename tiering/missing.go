@@ -150,19 +150,6 @@ func (p *Pool) failConcerned() {
 	}
 }
 
-// welcomeBack ends the absence of the backings that are there: they are synced, and
-// their slot tables match the map.
-func (p *Pool) welcomeBack() error {
-	return p.editMembers(func(m *extentmap.Member) bool {
-		b := p.members[m.ID].Load()
-		if b == nil || b.err() != nil || !m.Away {
-			return false
-		}
-		m.Away, m.Unsynced = false, false
-		return true
-	}, nil)
-}
-
 // A LostRange is a part of a volume that cannot be read, since its backing is
 // missing.
 type LostRange struct {

@@ -236,7 +236,7 @@ func (w *mover) targets(j job) ([]*tier, errAbandon) {
 func (t *tier) aboveHeadroom(share float64) bool {
 	var total, free int64
 	for _, b := range t.members() {
-		if b.err() == nil && !b.draining.Load() {
+		if b.takesExtents() {
 			c := b.slots.Counts()
 			total += c.Total
 			free += c.Clean + c.Cleaning + c.Free
@@ -250,7 +250,7 @@ func (t *tier) aboveHeadroom(share float64) bool {
 func (t *tier) slotsComing(not *member) bool {
 	coming := false
 	for _, b := range t.members() {
-		if b.pool.heal.gaveUp.Load() || b == not || b.err() != nil || b.draining.Load() {
+		if b == not || !b.takesExtents() {
 			continue
 		}
 		c := b.slots.Counts()

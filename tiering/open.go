@@ -7,6 +7,8 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync/atomic"
+	"time"
 
 	"tierd/pkg/backing"
 	"tierd/tiering/extent"
@@ -44,6 +46,10 @@ func bootID() (string, error) {
 //  6. The backings get the volume table, and superblocks that know which of them
 //     have this incarnation.
 //  7. Background work starts; the slot tables are compared with the map.
+//
+// It waits for a backing that does not answer as long as that takes, and says so in
+// the log: to go on without one is the operator's decision, and what was answered and
+// is in the page cache may get there yet.
 func Open(ctx context.Context, o Options) (*Pool, error) {
 	o.setDefaults()
 	if o.BootID == "" {
@@ -53,6 +59,9 @@ func Open(ctx context.Context, o Options) (*Pool, error) {
 		}
 		o.BootID = id
 	}
+	op := &opening{o: o, found: make(map[extent.BackingID]*candidate)}
+	defer op.tellSlowSteps()()
+	op.at("open metadata %s", o.Metadata)
 	db, err := extentmap.Open(o.Metadata, extentmap.Options{ReadOnly: o.ReadOnly, Fault: o.Fault})
 	if errors.Is(err, extentmap.ErrNotExist) {
 		return nil, refuse("there is no pool at %s; tierctl pool create makes a new one, tierctl pool rebuild finds a lost one on its backings", o.Metadata)
@@ -60,7 +69,7 @@ func Open(ctx context.Context, o Options) (*Pool, error) {
 	if err != nil {
 		return nil, advise(lockedBy(o.Metadata, err))
 	}
-	op := &opening{o: o, db: db, found: make(map[extent.BackingID]*candidate)}
+	op.db = db
 	p, err := op.run(ctx)
 	if err != nil {
 		op.abort()
@@ -87,7 +96,52 @@ type opening struct {
 	records []stagedlog.Record // else: what the staged log adds
 	void    string             // why the log is of no use; "" if it is
 
+	step     atomic.Pointer[openStep]
 	lostSync bool // a backing went missing with data that was perhaps not synced
+}
+
+// An openStep is something that Open does and that may take long.
+type openStep struct {
+	what  string
+	since time.Time
+}
+
+// at notes what Open does now.
+func (op *opening) at(format string, args ...any) {
+	op.step.Store(&openStep{fmt.Sprintf(format, args...), time.Now()})
+}
+
+// openPatience is how long a step may take before the log says so, and openRepeat how
+// often it does.
+var openPatience, openRepeat = 10 * time.Second, time.Minute
+
+// tellSlowSteps logs what Open waits for, until the returned function is called.
+func (op *opening) tellSlowSteps() (stop func()) {
+	quit, ended := make(chan struct{}), make(chan struct{})
+	op.at("start")
+	go func() {
+		defer close(ended)
+		var told *openStep
+		var last time.Time
+		for {
+			select {
+			case <-quit:
+				return
+			case <-time.After(openPatience):
+			}
+			s := op.step.Load()
+			took := time.Since(s.since)
+			if took < openPatience || s == told && time.Since(last) < openRepeat {
+				continue
+			}
+			told, last = s, time.Now()
+			op.o.Logger.Warn("the start waits", "for", s.what, "since", took.Round(time.Second))
+		}
+	}()
+	return func() {
+		close(quit)
+		<-ended
+	}
 }
 
 // candidate is an opened backing with what its superblock says.
@@ -149,6 +203,7 @@ func (op *opening) run(ctx context.Context) (*Pool, error) {
 		return nil, err
 	}
 	p.committer.start(p)
+	op.at("recovery and the flushes that belong to it")
 	if err := op.recover(); err != nil {
 		return nil, err
 	}
@@ -159,7 +214,7 @@ func (op *opening) run(ctx context.Context) (*Pool, error) {
 	}
 	op.tellMembers()
 	op.sayWarnings()
-	p.start(op.clean && !op.returned())
+	p.start(op.clean && !op.returned() && !op.badEntries())
 	return p, nil
 }
 
@@ -178,6 +233,12 @@ func (op *opening) returned() bool {
 		}
 	}
 	return false
+}
+
+// badEntries reports whether a backing has slots that were set aside because their
+// entries are damaged.
+func (op *opening) badEntries() bool {
+	return slices.ContainsFunc(op.state.Members, func(m extentmap.Member) bool { return m.BadEntries && op.found[m.ID] != nil })
 }
 
 // build makes the Pool with its tiers and members. Nothing runs yet.
@@ -275,6 +336,7 @@ func (op *opening) adoptMembers() {
 		if b.err() != nil {
 			return
 		}
+		op.at("sync of backing %s and writing of its superblock", b.path)
 		if !op.clean || away[b.id] {
 			if err := b.store.Sync(ctx); err != nil {
 				b.fail("sync at open", err)
@@ -319,11 +381,13 @@ func (op *opening) tellMembers() {
 	}
 	ctx := context.Background() // a stop half-way would look like a failure of a backing
 	p := op.pool
+	op.at("writing of a volume table")
 	p.writeVolumeTables()
 	p.eachMember(func(b *member) {
 		if b.err() != nil {
 			return
 		}
+		op.at("writing of the superblock of backing %s", b.path)
 		if err := p.writeSuperblock(ctx, b); err != nil {
 			b.fail("write superblock", err)
 		}
@@ -352,6 +416,7 @@ func (op *opening) loadMaps() error {
 		return err
 	}
 	for _, r := range op.state.Volumes {
+		op.at("reading of the map of volume %s", r.Name)
 		v, err := p.newVolume(r)
 		if err != nil {
 			return err
@@ -391,6 +456,7 @@ func (p *Pool) start(clean bool) {
 	p.monitor.loadBudget()
 	if clean || mutant.On(mutant.NoHeal) {
 		close(p.heal.done)
+		p.eachMember(func(b *member) { close(b.opened) })
 	} else {
 		p.wg.Go(func() { p.healTables(p.ctx) })
 	}

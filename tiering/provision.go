@@ -99,10 +99,8 @@ next:
 // that out takes a microsecond or two.
 func (b *member) reserve() (extent.Slot, bool) {
 	s, ok := b.slots.Reserve()
-	if !ok && b.pool.heal.finished() {
-		if b.takeHole() {
-			s, ok = b.slots.Reserve()
-		}
+	if !ok && b.isOpen() && b.takeHole() {
+		s, ok = b.slots.Reserve()
 	}
 	if b.slots.Counts().Clean < b.aheadLow() {
 		b.wakeCleaner()
@@ -113,9 +111,6 @@ func (b *member) reserve() (extent.Slot, bool) {
 // slotsComing reports whether slots are on their way to become clean, and sees to
 // it that those that wait for a commit get one.
 func (p *Pool) slotsComing() bool {
-	if p.heal.gaveUp.Load() {
-		return false
-	}
 	// Slots that are vacated now are free next: who looked in the other order could
 	// miss one at both places.
 	coming := p.vacating()

@@ -5,11 +5,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
+	"sync"
 	"syscall"
 	"testing"
-	"tierd/pkg/backing"
 	"time"
 
+	"tierd/pkg/backing"
 	"tierd/pkg/backing/faultstore"
 	"tierd/test/model"
 	"tierd/tiering"
@@ -353,33 +355,115 @@ func TestHealOfABackingThatFails(t *testing.T) {
 			if err := st.WriteAt(ctx, make([]byte, entry), l.SlotTableOffset+int64(pl.Location.Slot)*entry); err != nil {
 				t.Fatal(err)
 			}
-			if err := e.tryOpen(func(o *tiering.Options) {
-				inner := o.OpenStore
-				o.OpenStore = func(ctx context.Context, spec tiering.BackingSpec, create, readOnly bool) (backing.Store, error) {
-					st, err := inner(ctx, spec, create, readOnly)
-					if err != nil || spec.Path != path(0, 0) {
-						return st, err
-					}
-					fs := faultstore.New(st, 1)
-					fs.Inject(faultstore.Fault{Ops: op, From: l.SlotTableOffset, To: l.DataOffset, Err: syscall.EIO})
-					return fs, nil
-				}
-			}); err != nil {
+			f := faultstore.Fault{Ops: op, From: l.SlotTableOffset, To: l.DataOffset, Err: syscall.EIO}
+			if err := e.tryOpen(faulty(path(0, 0), f)); err != nil {
 				t.Fatal(err)
 			}
 			limited, cancel := context.WithTimeout(ctx, time.Minute) // a first write would wait for longer
 			defer cancel()
-			err = e.volume("v1").WriteAt(limited, bytes.Repeat([]byte{2}, ext), 0, false)
-			if op == faultstore.Write {
-				if err != nil {
-					t.Errorf("write beside a backing that failed: %v", err)
-				}
-				e.expect("v1", 0, ext, 2)
-				return
+			if err := e.volume("v1").WriteAt(limited, bytes.Repeat([]byte{2}, ext), 0, false); err != nil {
+				t.Fatalf("write beside a backing whose table is not healed: %v", err)
 			}
-			wantErr(t, "write without any slot", err, tiering.ErrNoSpace)
-			e.expect("v0", 0, ext, 1)
+			if got := e.tierOf("v1", 0); got == "t0" {
+				t.Error("a new extent is on the backing whose table is not healed")
+			}
+			e.expect("v1", 0, ext, 2)
+			if op == faultstore.Read {
+				e.expect("v0", 0, ext, 1)
+			}
 		})
+	}
+}
+
+// faulty returns options by which the store at p gets a fault when it is opened.
+func faulty(p string, f faultstore.Fault) func(*tiering.Options) {
+	return func(o *tiering.Options) {
+		inner := o.OpenStore
+		o.OpenStore = func(ctx context.Context, spec tiering.BackingSpec, create, readOnly bool) (backing.Store, error) {
+			st, err := inner(ctx, spec, create, readOnly)
+			if err != nil || spec.Path != p {
+				return st, err
+			}
+			fs := faultstore.New(st, 1)
+			fs.Inject(f)
+			return fs, nil
+		}
+	}
+}
+
+// TestHealBesideABackingThatHangs: while the slot table of one backing cannot be looked
+// at, because its reads hang, the others give out the slots that have no entry, and
+// only those: the tombstone of an extent may outdo an owner that is on the one that
+// hangs.
+func TestHealBesideABackingThatHangs(t *testing.T) {
+	e := newEnv(t, model.Config{Slots: [][]int{{6}, {6}}}, nil)
+	if err := e.Pool.SetPolicy(ctx, "v1", "t1", false); err != nil {
+		t.Fatal(err)
+	}
+	e.write("v0", 0, 2*ext, 1)
+	e.write("v1", 0, 2*ext, 2)
+	e.flush("v0")
+	e.flush("v1")
+	e.trim("v0", 0, ext) // leaves a tombstone
+	e.flush("v0")
+	l := e.superblock(path(1, 0)).Layout
+	e.Kill()
+
+	gate := make(chan struct{})
+	release := sync.OnceFunc(func() { close(gate) })
+	defer release()
+	hang := faulty(path(1, 0), faultstore.Fault{Ops: faultstore.Read, From: l.SlotTableOffset, To: l.DataOffset, Wait: gate})
+	if err := e.tryOpen(hang); err != nil {
+		t.Fatal(err)
+	}
+	for i := range int64(4) {
+		e.soon("a first write", func() { e.write("v0", (2+i)*ext, ext, 3); e.flush("v0") })
+	}
+	e.soon("a trim", func() { e.trim("v0", 2*ext, ext); e.flush("v0") })
+	if e.Pool.Info().Healed == 1 {
+		t.Error("the tables are healed while one cannot be read")
+	}
+	// The tombstone from before, and the slot that was given back just now.
+	if c := e.Pool.Tiers()[0].Slots; c.Used != 4 || c.Vacated != 2 {
+		t.Errorf("%+v, want 4 used, and 2 that wait for the table of the other backing", c)
+	}
+	release()
+	e.healed()
+	e.settle()
+	e.expect("v0", ext, ext, 1)
+	e.expect("v0", 3*ext, ext, 3)
+	e.expect("v1", 0, ext, 2)
+	if c := e.Pool.Tiers()[0].Slots; c.Used != 4 || c.Clean != 2 {
+		t.Errorf("%+v, want 4 used and the others clean", c)
+	}
+	e.Close()
+	e.Check()
+}
+
+// TestStartSaysWhatItWaitsFor: a start waits for a backing that hangs, says so, and goes
+// on when it answers.
+func TestStartSaysWhatItWaitsFor(t *testing.T) {
+	defer tiering.SetOpenPatience(time.Millisecond)()
+	for what, op := range map[string]faultstore.Op{
+		"opening of backing /t1/b0 and reading of its superblock": faultstore.Read,
+		"sync of backing /t1/b0":                                  faultstore.Sync,
+	} {
+		e := newEnv(t, model.Config{Slots: [][]int{{4}, {4}}}, nil)
+		e.write("v0", 0, ext, 1)
+		e.Kill()
+		gate := make(chan struct{})
+		release := sync.OnceFunc(func() { close(gate) })
+		opened := make(chan error, 1)
+		go func() { opened <- e.tryOpen(faulty(path(1, 0), faultstore.Fault{Ops: op, Wait: gate})) }()
+		t.Cleanup(release)
+		eventually(t, what+" in the log", func() bool {
+			return strings.Contains(e.logs.String(), "the start waits") && strings.Contains(e.logs.String(), what)
+		})
+		release()
+		if err := <-opened; err != nil {
+			t.Error(err)
+		}
+		e.expect("v0", 0, ext, 1)
 	}
 }
 
@@ -433,4 +517,30 @@ func TestBadTableEntries(t *testing.T) {
 		}
 	}
 	e.settle()
+
+	// It stays set aside over clean stops, until somebody has mended the entry.
+	e.Close()
+	e.Open()
+	e.healed()
+	if _, _, q := e.slots(0); q != 1 {
+		t.Errorf("%d slots quarantined after a clean stop, want 1", q)
+	}
+	e.settle()
+	e.Close()
+	if err := table.Write(ctx, []ondisk.SlotUpdate{{Slot: free}}); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 { // a start that looks through the tables again, and one that need not
+		e.Open()
+		e.healed()
+		if _, _, q := e.slots(0); q != 0 {
+			t.Errorf("%d slots quarantined though the entry is mended", q)
+		}
+		e.Close()
+	}
+	for _, m := range e.state().Members {
+		if m.BadEntries {
+			t.Errorf("the metadata still say that backing %d has damaged entries", m.ID)
+		}
+	}
 }

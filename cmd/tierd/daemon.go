@@ -27,6 +27,9 @@ import (
 // drainTime is how long a stop waits for requests in flight.
 const drainTime = 60 * time.Second
 
+// openStopTime is how long a stop waits for the pool to be opened.
+const openStopTime = 10 * time.Second
+
 // daemon is one run of the program: listeners, pool and servers, in the order in
 // which they come up. They go down in reverse.
 type daemon struct {
@@ -62,9 +65,12 @@ func (d *daemon) run(ctx context.Context) error {
 		return err
 	}
 	opts.ReadOnly, opts.Degraded = d.readOnly, d.degraded
-	pool, err := tiering.Open(ctx, opts)
+	pool, err := d.open(ctx, opts)
 	if err != nil {
 		return fmt.Errorf("open pool: %w", err)
+	}
+	if pool == nil {
+		return nil
 	}
 	d.pool = pool
 	for _, w := range setup.Differences(d.cfg, pool) {
@@ -77,6 +83,35 @@ func (d *daemon) run(ctx context.Context) error {
 	err = d.wait(ctx)
 	d.notify(sd.SdNotifyStopping)
 	return errors.Join(err, d.shutdown())
+}
+
+// open opens the pool. A signal stops that as soon as it has ended: then the pool is
+// closed again, and nil is returned. If it does not end, because a backing hangs, it is
+// cut short like by a kill, which harms nothing.
+func (d *daemon) open(ctx context.Context, opts tiering.Options) (*tiering.Pool, error) {
+	var pool *tiering.Pool
+	var err error
+	opened := make(chan struct{})
+	go func() {
+		defer close(opened)
+		pool, err = tiering.Open(ctx, opts)
+	}()
+	select {
+	case <-opened:
+		return pool, err
+	case sig := <-d.stop:
+		d.log.Info("stopping before the pool is open", "signal", sig.String())
+	}
+	select {
+	case <-opened:
+		if err == nil {
+			err = pool.Close()
+		}
+		return nil, err
+	case <-d.stop:
+	case <-time.After(openStopTime):
+	}
+	return nil, errors.New("stopped before that had ended; the next start begins anew")
 }
 
 // serve starts the servers.

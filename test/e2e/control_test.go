@@ -3,6 +3,7 @@ package e2e
 import (
 	"fmt"
 	"math/rand/v2"
+	"os"
 	"strings"
 	"sync"
 	"syscall"
@@ -62,6 +63,28 @@ func TestSigtermDrainsAndStopsCleanly(t *testing.T) {
 		}
 		d.stop()
 	}
+}
+
+// tierd waits for a backing that does not answer, and can be stopped meanwhile. That
+// harms the pool no more than a kill.
+func TestStopWhileTheStartHangs(t *testing.T) {
+	t.Parallel()
+	s := newPool(t, layout{tiers: twoTiers(), volumes: "{name: v, size: 4MiB}"})
+	s.edit("size: 64MiB}", "size: 64MiB, simulate: {latency: 1h}}")
+	d := s.launch()
+	eventually(t, "the sockets, which come before the pool", 0, func() bool {
+		_, err := os.Stat(s.admin)
+		return err == nil
+	})
+	d.signal(syscall.SIGTERM)
+	eventually(t, "word of the stop", 0, func() bool { return d.logged("stopping before the pool is open") })
+	d.signal(syscall.SIGTERM)
+	if code := d.wait(); code != 1 {
+		t.Errorf("exit code %d, want 1", code)
+	}
+	s.edit(", simulate: {latency: 1h}", "")
+	s.start().stop()
+	s.checkPool(true)
 }
 
 // SIGHUP takes over what can change live and says what cannot.

@@ -150,6 +150,17 @@ func (s *Slots) QuarantineFree(slot extent.Slot) bool {
 	return true
 }
 
+// Hold makes a free slot vacated, until Free, and reports whether it was free.
+func (s *Slots) Hold(slot extent.Slot) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.state[slot] != free {
+		return false
+	}
+	s.set(slot, vacated, free)
+	return true
+}
+
 // TakeFree takes a free slot for cleaning. ok is false if there is none, or if the
 // books are shut.
 func (s *Slots) TakeFree() (slot extent.Slot, ok bool) {

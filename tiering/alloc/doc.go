@@ -6,7 +6,8 @@
 //	cleaning    no owner; the cleaner is zeroing it
 //	clean       no owner; reads as zeroes, durably
 //	used        owned by an extent, or reserved for one
-//	vacated     its owner left; it is not free before the commit that says so
+//	vacated     its owner left; it is not free before the commit that says so, and
+//	            after an unclean stop not before all slot tables match the map
 //	quarantined set aside because something about it is in doubt
 //
 // Only clean slots are given out, so the bytes of one extent can never show up

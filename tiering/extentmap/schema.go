@@ -162,6 +162,9 @@ type Member struct {
 	Unsynced bool `json:"unsynced"`
 	// Emptying says of a forgotten one that the map still has extents on it.
 	Emptying bool `json:"emptying"`
+	// BadEntries says that slots of it are set aside because their entries in the slot
+	// table are damaged. The next start looks through it again.
+	BadEntries bool `json:"bad_entries"`
 	// How to open it where the configuration does not mention it.
 	Direct      bool `json:"direct"`
 	Preallocate bool `json:"preallocate"`

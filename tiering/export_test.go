@@ -1,0 +1,19 @@
+package tiering
+
+import "time"
+
+// SetWindowSlots makes Check look at so many slots at once, until the function that
+// it returns is called.
+func SetWindowSlots(n int64) (restore func()) {
+	old := windowSlots
+	windowSlots = n
+	return func() { windowSlots = old }
+}
+
+// SetOpenPatience makes Open say what it waits for after d, until the function that it
+// returns is called.
+func SetOpenPatience(d time.Duration) (restore func()) {
+	old := openPatience
+	openPatience = d
+	return func() { openPatience = old }
+}
