@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"tierd/test/crash/recordfs"
+	"tierd/test/fuseproc"
 	"tierd/test/model"
 )
 
@@ -26,7 +27,7 @@ func TestMain(m *testing.M) {
 func mount(t *testing.T) *recordfs.FS {
 	t.Helper()
 	fs, err := recordfs.Start(t.TempDir())
-	if errors.Is(err, recordfs.ErrUnavailable) {
+	if errors.Is(err, fuseproc.ErrUnavailable) {
 		t.Skip(err)
 	}
 	if err != nil {

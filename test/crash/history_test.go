@@ -1,6 +1,7 @@
 package crash
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -84,6 +85,26 @@ func (h *history) after(n int64, how opKind) *history {
 		}
 	}
 	return c
+}
+
+// promises returns the crash points at which a flush or a FUA change of a run had
+// just been answered, and nothing else has made durable since what that promised.
+func (h *history) promises(from, to int64) (all []point) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, ops := range h.vols {
+		for _, o := range ops {
+			switch {
+			case o.end <= from || o.end > to:
+			case o.kind == opFlush:
+				all = append(all, point{o.end, "flush answered"})
+			case o.fua:
+				all = append(all, point{o.end, "FUA answered"})
+			}
+		}
+	}
+	slices.SortFunc(all, func(a, b point) int { return cmp.Compare(a.at, b.at) })
+	return all
 }
 
 // expectation is what may be found of a volume.

@@ -305,7 +305,7 @@ func perRun(run uint64) int {
 // choose samples the crashes of a run for those cells that want more.
 func (x *matrix) choose(row *row, rec *recording, rnd *rand.Rand, run uint64) []choice {
 	byStep := make(map[string][]choice)
-	for _, p := range rec.im.points(row.shape, rec.from, rec.to) {
+	for _, p := range slices.Concat(rec.im.points(row.shape, rec.from, rec.to), rec.hist.promises(rec.from, rec.to)) {
 		all := []choice{{point: p, kill: true}, {point: p}}
 		if rec.im.unsyncedAt(p.at) > 0 || run >= late {
 			all = append(all, choice{point: p, cut: crashstore.Cut{Keep: 1}})

@@ -97,14 +97,19 @@ func overwrite(r *run) {
 		return func(r *run) {
 			for range 12 {
 				off, n := r.span(name)
-				r.write(name, off, n, r.oneIn(4))
-				if r.oneIn(4) {
+				write := func(r *run) { r.write(name, off, n, r.oneIn(4)) }
+				if r.oneIn(2) {
+					write(r)
+				} else {
+					r.beside(write, func(r *run) { r.flush(name) })
+				}
+				if r.oneIn(3) {
 					r.flush(name)
 				}
 			}
 		}
 	}
-	r.beside(writer(v0), writer(v1), flusher(v0), flusher(v0))
+	r.beside(writer(v0), writer(v1), flusher(v0))
 }
 
 // trim gives slots back and has them used again, by this volume and by the other.

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"tierd/test/faultfs"
+	"tierd/test/fuseproc"
 )
 
 // patience is how long a state may take to show.
@@ -37,7 +38,7 @@ func newFailing(t *testing.T, metadata bool) *failing {
 	t.Helper()
 	s := newSite(t)
 	fs, err := faultfs.Start(s.dir)
-	if errors.Is(err, faultfs.ErrUnavailable) {
+	if errors.Is(err, fuseproc.ErrUnavailable) {
 		t.Skip(err)
 	}
 	if err != nil {

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"tierd/test/fuseproc"
 )
 
 func TestMain(m *testing.M) {
@@ -20,7 +22,7 @@ func TestMain(m *testing.M) {
 func mount(t *testing.T) *FS {
 	t.Helper()
 	f, err := Start(t.TempDir())
-	if errors.Is(err, ErrUnavailable) {
+	if errors.Is(err, fuseproc.ErrUnavailable) {
 		t.Skip(err)
 	}
 	if err != nil {

@@ -1,34 +1,17 @@
 package faultfs
 
 import (
-	"encoding/gob"
-	"errors"
-	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"sync"
 	"syscall"
 
 	"github.com/hanwen/go-fuse/v2/fs"
 	"github.com/hanwen/go-fuse/v2/fuse"
-	"golang.org/x/sys/unix"
+
+	"tierd/test/fuseproc"
 )
 
-// Variables that tell the serving process what to do.
-const (
-	mountVariable  = "TIERD_FAULTFS_MOUNT"
-	folderVariable = "TIERD_FAULTFS_FOLDER"
-)
-
-// Descriptors of the serving process.
-const (
-	requestFD = 3 + iota
-	answerFD
-)
-
-// ErrUnavailable says why the file system cannot be had on this machine.
-var ErrUnavailable = errors.New("faultfs needs root and /dev/fuse")
+const name = "faultfs"
 
 type request struct {
 	Set    bool // else: tell the hits
@@ -41,60 +24,26 @@ type answer struct {
 
 // Main serves and does not return if the process was started for that. A TestMain
 // calls it before anything else.
-func Main() {
-	mount := os.Getenv(mountVariable)
-	if mount == "" {
-		return
-	}
-	if err := serve(mount, os.Getenv(folderVariable)); err != nil {
-		fmt.Fprintln(os.Stderr, "faultfs:", err)
-		os.Exit(1)
-	}
-	os.Exit(0)
-}
+func Main() { fuseproc.Main(name, serve) }
 
-func serve(mount, folder string) error {
+func serve(mount string, args []string) (*fuse.Server, func(request) answer, error) {
+	folder := args[0]
 	var st syscall.Stat_t
 	if err := syscall.Stat(folder, &st); err != nil {
-		return err
+		return nil, nil, err
 	}
 	data := &fs.LoopbackRoot{Path: folder, Dev: uint64(st.Dev)}
 	root := &node{LoopbackNode: &fs.LoopbackNode{RootData: data}, faults: new(faults)}
 	data.RootNode = root
-	srv, err := fs.Mount(mount, root, &fs.Options{MountOptions: fuse.MountOptions{
-		FsName: "faultfs", Name: "faultfs", DirectMountStrict: true, DisableXAttrs: true, MaxWrite: 1 << 20,
-	}})
-	if err != nil {
-		return fmt.Errorf("mount: %w", err)
-	}
-	// Whatever happens, the mount must not stay: a path into a dead file system
-	// hangs whoever looks at it.
-	defer func() {
-		root.faults.set(nil)
-		_ = unix.Unmount(mount, unix.MNT_DETACH)
-	}()
-	if err := srv.WaitMount(); err != nil {
-		return fmt.Errorf("mount: %w", err)
-	}
-	in := gob.NewDecoder(os.NewFile(requestFD, "requests"))
-	out := gob.NewEncoder(os.NewFile(answerFD, "answers"))
-	if err := out.Encode(answer{}); err != nil {
-		return err
-	}
-	for {
-		var r request
-		if err := in.Decode(&r); err != nil {
-			return nil // who started it is gone
-		}
+	srv, err := fs.Mount(mount, root, &fs.Options{MountOptions: fuseproc.Options(name)})
+	return srv, func(r request) answer {
 		a := answer{Hits: root.faults.hits()}
 		if r.Set {
 			root.faults.set(r.Faults)
 			forget(root, r.Faults)
 		}
-		if err := out.Encode(a); err != nil {
-			return nil
-		}
-	}
+		return a
+	}, err
 }
 
 // forget empties the page cache of the files whose reads are to fail.
@@ -113,106 +62,44 @@ func forget(root *node, list []Fault) {
 
 // FS is a mounted faultfs. It is safe for concurrent use.
 type FS struct {
-	mount, folder string
-	cmd           *exec.Cmd
-
-	mu      sync.Mutex
-	out, in *os.File
-	enc     *gob.Encoder
-	dec     *gob.Decoder
+	folder string
+	proc   *fuseproc.Process
 }
 
-// Start mounts a new file system below folder. ErrUnavailable says that this
+// Start mounts a new file system below folder. fuseproc.ErrUnavailable says that this
 // machine cannot.
 func Start(folder string) (*FS, error) {
-	if os.Geteuid() != 0 {
-		return nil, ErrUnavailable
-	}
-	if _, err := os.Stat("/dev/fuse"); err != nil {
-		return nil, ErrUnavailable
-	}
-	f := &FS{mount: filepath.Join(folder, "faulty"), folder: filepath.Join(folder, "healthy")}
-	for _, dir := range []string{f.mount, f.folder} {
+	f := &FS{folder: filepath.Join(folder, "healthy")}
+	mount := filepath.Join(folder, "faulty")
+	for _, dir := range []string{mount, f.folder} {
 		if err := os.Mkdir(dir, 0o700); err != nil {
 			return nil, err
 		}
 	}
-	if err := f.start(); err != nil {
-		return nil, fmt.Errorf("start faultfs: %w", err)
-	}
-	return f, nil
-}
-
-func (f *FS) start() error {
-	theirIn, ourOut, err := os.Pipe()
-	if err != nil {
-		return err
-	}
-	ourIn, theirOut, err := os.Pipe()
-	if err != nil {
-		return errors.Join(err, theirIn.Close(), ourOut.Close())
-	}
-	self, err := os.Executable()
-	if err != nil {
-		return err
-	}
-	f.cmd = exec.Command(self)
-	f.cmd.Env = append(os.Environ(), mountVariable+"="+f.mount, folderVariable+"="+f.folder)
-	f.cmd.ExtraFiles = []*os.File{theirIn, theirOut}
-	f.cmd.Stderr = os.Stderr
-	// It must see the end of the pipe even if an interrupt goes to the whole group.
-	f.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	err = f.cmd.Start()
-	theirIn.Close()
-	theirOut.Close()
-	f.out, f.in = ourOut, ourIn
-	f.enc, f.dec = gob.NewEncoder(ourOut), gob.NewDecoder(ourIn)
-	if err == nil {
-		var a answer
-		if err = f.dec.Decode(&a); err == nil {
-			return nil
-		}
-		ourOut.Close()
-		err = errors.Join(fmt.Errorf("it does not serve: %w", err), f.cmd.Wait())
-	}
-	return errors.Join(err, ourIn.Close())
+	var err error
+	f.proc, err = fuseproc.Start(name, mount, []string{f.folder})
+	return f, err
 }
 
 // Path returns the path of a file as it can fail.
-func (f *FS) Path(name string) string { return filepath.Join(f.mount, name) }
+func (f *FS) Path(name string) string { return filepath.Join(f.proc.Mount, name) }
 
 // Healthy returns the path of the same file as it cannot.
 func (f *FS) Healthy(name string) string { return filepath.Join(f.folder, name) }
 
-func (f *FS) ask(r request) ([]int, error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	var a answer
-	err := f.enc.Encode(r)
-	if err == nil {
-		err = f.dec.Decode(&a)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("faultfs does not answer: %w", err)
-	}
-	return a.Hits, nil
-}
-
 // Set replaces the faults in force; without any, all is well again. Operations that
 // a fault delays go on.
 func (f *FS) Set(list ...Fault) error {
-	_, err := f.ask(request{Set: true, Faults: list})
-	return err
+	return f.proc.Ask(request{Set: true, Faults: list}, new(answer))
 }
 
 // Hits returns how often each of the faults in force has struck.
-func (f *FS) Hits() ([]int, error) { return f.ask(request{}) }
+func (f *FS) Hits() ([]int, error) {
+	var a answer
+	err := f.proc.Ask(request{}, &a)
+	return a.Hits, err
+}
 
 // Close unmounts the file system and ends its process. What has files of it open
 // gets errors.
-func (f *FS) Close() error {
-	f.out.Close()
-	err := f.cmd.Wait()
-	f.in.Close()
-	return err
-}
+func (f *FS) Close() error { return f.proc.Close() }

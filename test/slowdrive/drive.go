@@ -1,20 +1,21 @@
 package slowdrive
 
 import (
-	"bufio"
 	"errors"
 	"fmt"
-	"io"
+	"io/fs"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
+	"time"
 
 	"golang.org/x/sys/unix"
+
+	"tierd/test/fuseproc"
 )
 
-// ErrUnavailable says why a drive cannot be had on this machine.
-var ErrUnavailable = errors.New("a slow drive needs root, /dev/fuse and loop devices")
+// closeTime is how long the kernel may take to write what it keeps for a drive.
+const closeTime = 5 * time.Minute
 
 // Options describe a drive.
 type Options struct {
@@ -30,23 +31,14 @@ type Options struct {
 type Drive struct {
 	Path string // of the device
 
-	loop  *os.File
-	cmd   *exec.Cmd
-	stdin io.Closer
-	mount string
+	loop *os.File
+	proc *fuseproc.Process
 }
 
 // Start makes a drive whose bytes are in a file in dir, an empty folder.
+// fuseproc.ErrUnavailable says that this machine cannot.
 func Start(dir string, o Options) (*Drive, error) {
-	if os.Getuid() != 0 {
-		return nil, ErrUnavailable
-	}
-	for _, dev := range []string{"/dev/fuse", "/dev/loop-control"} {
-		if _, err := os.Stat(dev); err != nil {
-			return nil, fmt.Errorf("%w: %w", ErrUnavailable, err)
-		}
-	}
-	d := &Drive{mount: filepath.Join(dir, "mount")}
+	d := new(Drive)
 	if err := d.start(dir, o); err != nil {
 		return nil, errors.Join(err, d.Close())
 	}
@@ -59,40 +51,38 @@ func (d *Drive) start(dir string, o Options) error {
 	if err != nil {
 		return err
 	}
+	mount := filepath.Join(dir, "mount")
 	err = f.Truncate(o.Size)
-	if err = errors.Join(err, f.Close(), os.Mkdir(d.mount, 0o700)); err != nil {
+	if err = errors.Join(err, f.Close(), os.Mkdir(mount, 0o700)); err != nil {
 		return err
 	}
-	d.cmd = exec.Command("/proc/self/exe")
-	d.cmd.Env = append(os.Environ(), fmt.Sprintf("%s=%s\n%s\n%g\n%g", serveVariable, d.mount, store, o.IOPS, o.Bandwidth))
-	d.cmd.Stderr = os.Stderr
-	stdin, err := d.cmd.StdinPipe()
+	d.proc, err = fuseproc.Start(fsName, mount, []string{store, fmt.Sprint(o.IOPS), fmt.Sprint(o.Bandwidth)})
 	if err != nil {
 		return err
 	}
-	stdout, err := d.cmd.StdoutPipe()
-	if err != nil {
-		return err
-	}
-	if err := d.cmd.Start(); err != nil {
-		return fmt.Errorf("start server: %w", err)
-	}
-	d.stdin = stdin
-	if line, err := bufio.NewReader(stdout).ReadString('\n'); err != nil {
-		return fmt.Errorf("%w: the server does not serve: %q, %w", ErrUnavailable, line, err)
-	}
-	if err := d.attach(filepath.Join(d.mount, fileName)); err != nil {
-		return err
+	if err := d.attach(filepath.Join(mount, fileName)); err != nil {
+		return available(err)
 	}
 	if o.MaxDirty > 0 {
 		bdi := filepath.Join("/sys/block", filepath.Base(d.Path), "bdi")
 		for name, v := range map[string]int64{"strict_limit": 1, "max_bytes": o.MaxDirty} {
 			if err := os.WriteFile(filepath.Join(bdi, name), []byte(strconv.FormatInt(v, 10)), 0); err != nil {
-				return fmt.Errorf("limit what is dirty: %w", err)
+				return available(fmt.Errorf("limit what is dirty: %w", err))
 			}
 		}
 	}
 	return nil
+}
+
+// available makes ErrUnavailable of an error that says that this machine lets nobody
+// do that, or has no loop devices.
+func available(err error) error {
+	for _, no := range []error{fs.ErrPermission, fs.ErrNotExist, unix.EROFS, unix.ENXIO, unix.ENODEV} {
+		if errors.Is(err, no) {
+			return fmt.Errorf("a slow drive %w, and loop devices: %w", fuseproc.ErrUnavailable, err)
+		}
+	}
+	return err
 }
 
 // attach puts a loop device on a file. It is detached when its last user closes it,
@@ -116,7 +106,7 @@ func (d *Drive) attach(path string) error {
 		d.Path = fmt.Sprintf("/dev/loop%d", n)
 		loop, err := os.OpenFile(d.Path, os.O_RDWR, 0)
 		if err != nil {
-			return fmt.Errorf("%w: %w", ErrUnavailable, err)
+			return err
 		}
 		err = unix.IoctlLoopConfigure(int(loop.Fd()), &unix.LoopConfig{
 			Fd: uint32(f.Fd()), Size: 4096, Info: unix.LoopInfo64{Flags: unix.LO_FLAGS_AUTOCLEAR},
@@ -137,11 +127,12 @@ func (d *Drive) attach(path string) error {
 func (d *Drive) Close() error {
 	var errs []error
 	if d.loop != nil {
+		force := time.AfterFunc(closeTime, d.proc.Kill)
 		errs = append(errs, d.loop.Close())
+		force.Stop()
 	}
-	if d.stdin != nil {
-		errs = append(errs, d.stdin.Close(), d.cmd.Wait())
+	if d.proc != nil {
+		errs = append(errs, d.proc.Close())
 	}
-	_ = unix.Unmount(d.mount, unix.MNT_DETACH) // should the server have been killed
 	return errors.Join(errs...)
 }

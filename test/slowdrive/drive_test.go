@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"tierd/test/fuseproc"
 	"tierd/test/slowdrive"
 )
 
@@ -18,7 +19,7 @@ func TestMain(m *testing.M) {
 // TestDrive: what is written is there, and takes at least the time it should.
 func TestDrive(t *testing.T) {
 	d, err := slowdrive.Start(t.TempDir(), slowdrive.Options{Size: 64 << 20, IOPS: 200, Bandwidth: 100e6, MaxDirty: 1 << 20})
-	if errors.Is(err, slowdrive.ErrUnavailable) {
+	if errors.Is(err, fuseproc.ErrUnavailable) {
 		t.Skip(err)
 	}
 	if err != nil {

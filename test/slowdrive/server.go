@@ -6,7 +6,6 @@ import (
 	"io"
 	"os"
 	"strconv"
-	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -14,65 +13,42 @@ import (
 	"github.com/hanwen/go-fuse/v2/fs"
 	"github.com/hanwen/go-fuse/v2/fuse"
 	"golang.org/x/sys/unix"
+
+	"tierd/test/fuseproc"
 )
 
-// serveVariable tells the serving process what to serve: mount point, file, IOPS
-// and bandwidth, separated by newlines.
-const serveVariable = "TIERD_SLOWDRIVE"
+const fsName = "slowdrive"
 
 // fileName is the one file of the file system.
 const fileName = "disk"
 
 // Main serves and does not return if the process was started for that.
-func Main() {
-	what := os.Getenv(serveVariable)
-	if what == "" {
-		return
-	}
-	if err := serve(strings.Split(what, "\n")); err != nil {
-		fmt.Fprintln(os.Stderr, "slowdrive:", err)
-		os.Exit(1)
-	}
-	os.Exit(0)
-}
+func Main() { fuseproc.Main(fsName, serve) }
 
-func serve(args []string) error {
-	if len(args) != 4 {
-		return fmt.Errorf("%d arguments, want 4", len(args))
+// serve serves a file, with IOPS and bandwidth. There is nothing to ask it for.
+func serve(mount string, args []string) (*fuse.Server, func(bool) bool, error) {
+	if len(args) != 3 {
+		return nil, nil, fmt.Errorf("%d arguments, want 3", len(args))
 	}
-	mount := args[0]
-	f, err := os.OpenFile(args[1], os.O_RDWR, 0)
+	f, err := os.OpenFile(args[0], os.O_RDWR, 0)
 	if err != nil {
-		return err
+		return nil, nil, err
 	}
 	st, err := f.Stat()
 	if err != nil {
-		return err
+		return nil, nil, err
 	}
-	iops, err := strconv.ParseFloat(args[2], 64)
+	iops, err := strconv.ParseFloat(args[1], 64)
 	if err != nil {
-		return err
+		return nil, nil, err
 	}
-	bandwidth, err := strconv.ParseFloat(args[3], 64)
+	bandwidth, err := strconv.ParseFloat(args[2], 64)
 	if err != nil {
-		return err
+		return nil, nil, err
 	}
 	d := &disk{file: f, size: st.Size(), iops: iops, bandwidth: bandwidth}
-	srv, err := fs.Mount(mount, &root{disk: d}, &fs.Options{MountOptions: fuse.MountOptions{
-		FsName: "slowdrive", Name: "slowdrive", DirectMountStrict: true, DisableXAttrs: true, MaxWrite: 1 << 20,
-	}})
-	if err != nil {
-		return fmt.Errorf("mount: %w", err)
-	}
-	// Whatever happens, the mount must not stay: a path into a dead file system
-	// hangs whoever looks at it.
-	defer func() { _ = unix.Unmount(mount, unix.MNT_DETACH) }()
-	if err := srv.WaitMount(); err != nil {
-		return fmt.Errorf("mount: %w", err)
-	}
-	fmt.Println("ready")
-	_, _ = io.Copy(io.Discard, os.Stdin) // until who started it is gone
-	return nil
+	srv, err := fs.Mount(mount, &root{disk: d}, &fs.Options{MountOptions: fuseproc.Options(fsName)})
+	return srv, func(bool) bool { return true }, err
 }
 
 // A disk is a file behind a head.

@@ -12,6 +12,7 @@ import (
 
 	"tierd/pkg/backing/crashstore"
 	"tierd/test/crash/recordfs"
+	"tierd/test/fuseproc"
 )
 
 func TestMain(m *testing.M) {
@@ -22,7 +23,7 @@ func TestMain(m *testing.M) {
 func mount(t *testing.T) *recordfs.FS {
 	t.Helper()
 	fs, err := recordfs.Start(t.TempDir())
-	if errors.Is(err, recordfs.ErrUnavailable) {
+	if errors.Is(err, fuseproc.ErrUnavailable) {
 		t.Skip(err)
 	}
 	if err != nil {
