@@ -190,9 +190,12 @@ func outOfSpace(err error) bool {
 	return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) || errors.Is(err, syscall.EFBIG)
 }
 
-// deviceGone reports whether err says that the medium is not there any more. What
-// was not synced is lost then, whatever a sync would say.
+// deviceGone reports whether err says that the medium is not there any more, or a
+// part of it. What was not synced is lost then, whatever a sync would say.
 func deviceGone(err error) bool {
+	if errors.Is(err, backing.ErrCutShort) {
+		return true
+	}
 	for _, no := range []syscall.Errno{syscall.ENXIO, syscall.ENODEV, syscall.ENOMEDIUM, syscall.ESTALE, syscall.ENOTCONN} {
 		if errors.Is(err, no) {
 			return true

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"tierd/pkg/backing"
 	"tierd/pkg/backing/faultstore"
 	"tierd/pkg/clock"
 	"tierd/test/model"
@@ -132,16 +133,19 @@ func TestSuspectIsBetterThanNothing(t *testing.T) {
 // TestDeviceGone: an error that says that the medium is not there fails its
 // backing, durably, before it is told.
 func TestDeviceGone(t *testing.T) {
-	for _, op := range []faultstore.Op{faultstore.Read, faultstore.Write} {
+	for _, tt := range []struct {
+		op  faultstore.Op
+		err error
+	}{{faultstore.Read, syscall.ENXIO}, {faultstore.Write, syscall.ENXIO}, {faultstore.Read, backing.ErrCutShort}} {
 		e := newEnv(t, model.Config{}, nil)
 		e.write("v0", 0, ext, 1)
 		e.flush("v0")
 		e.write("v0", 0, block, 2)
-		e.stores[path(0, 0)].Inject(faultstore.Fault{Ops: op, Times: 1, Err: syscall.ENXIO})
-		if op == faultstore.Read {
-			wantErr(t, "read", e.volume("v0").ReadAt(ctx, make([]byte, block), 0), syscall.ENXIO)
+		e.stores[path(0, 0)].Inject(faultstore.Fault{Ops: tt.op, Times: 1, Err: tt.err})
+		if tt.op == faultstore.Read {
+			wantErr(t, "read", e.volume("v0").ReadAt(ctx, make([]byte, block), 0), tt.err)
 		} else {
-			wantErr(t, "write", e.volume("v0").WriteAt(ctx, []byte("x"), block, false), syscall.ENXIO)
+			wantErr(t, "write", e.volume("v0").WriteAt(ctx, []byte("x"), block, false), tt.err)
 		}
 		for _, m := range e.superblock(path(1, 0)).Members {
 			if m.ID == 1 && m.State != ondisk.MemberFailed {

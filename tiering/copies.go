@@ -71,6 +71,9 @@ func (b *member) copyVolumes() error {
 	switch {
 	case errors.Is(err, ondisk.ErrTooLarge):
 		p.log.Error("a rebuild would not know all volumes", "backing", b.path, "error", err)
+	case errors.Is(err, ondisk.ErrCorrupt):
+		// Nothing is wrong with the disk, and what is there may be right.
+		p.log.Error("the volume table of a backing contradicts the metadata, and is left as it is; stop the daemon and run tierctl pool check", "backing", b.path, "error", err)
 	case err != nil:
 		b.fail("write volume table", err)
 		return b.err()

@@ -275,7 +275,7 @@ func TestDegradedKill(t *testing.T) {
 }
 
 // TestDegradedMove: a move onto a backing that went missing before the move was
-// committed is taken back.
+// committed is taken back, and whoever wrote to the extent meanwhile is told.
 func TestDegradedMove(t *testing.T) {
 	e := placed(t, model.Config{})
 	e.failCommits(extentmap.FaultBefore)
@@ -284,6 +284,8 @@ func TestDegradedMove(t *testing.T) {
 		t.Skipf("the extent is on tier %s: nothing was moved", got)
 	}
 	e.fault.Store(nil)
+	e.write("v0", 0, block, 7) // goes where nobody can read it later
+	cont := e.Pool.Continuity()
 	e.Kill()
 	e.mustOpen(without(path(1, 0)))
 	if got := e.tierOf("v0", 0); got != "t0" {
@@ -291,6 +293,13 @@ func TestDegradedMove(t *testing.T) {
 	}
 	e.expect("v0", 0, ext, 1)
 	e.wantLost("v0", "")
+	wantErr(t, "flush of the volume with a lost write", e.volume("v0").Flush(ctx), tiering.ErrBackingMissing)
+	if e.Pool.Continuity() == cont {
+		t.Error("the continuity id is the same, and an answered write is lost")
+	}
+	e.healed()
+	e.Kill()
+	e.mustOpen(without(path(1, 0)))
 	e.write("v0", 0, ext, 9)
 	e.flush("v0")
 	e.healed()

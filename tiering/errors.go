@@ -71,13 +71,15 @@ type classed struct {
 
 func (e *classed) Unwrap() []error { return []error{e.error, e.class} }
 
-// advise adds to an error of a format what to do about it.
+// advise adds to an error of the metadata file what to do about it.
 func advise(err error) error {
 	switch {
 	case errors.Is(err, extentmap.ErrNewerFormat), errors.Is(err, ondisk.ErrNewerFormat):
 		return fmt.Errorf("%w; use the version of tierd that wrote it, or a later one", err)
 	case errors.Is(err, extentmap.ErrReadOnlyFormat), errors.Is(err, ondisk.ErrReadOnlyFormat):
 		return fmt.Errorf("%w; use the version of tierd that wrote it, or a later one, or start with --read-only", err)
+	case errors.Is(err, extentmap.ErrCorrupt), errors.Is(err, extentmap.ErrNotBolt):
+		return fmt.Errorf("%w; tierctl pool check says what is damaged, tierctl pool rebuild makes the metadata anew from the backings", err)
 	}
 	return err
 }

@@ -22,7 +22,7 @@ func (op *opening) serveReadOnly() error {
 		if op.mayHaveLost() {
 			p.continuity = uuid.New()
 		}
-		changes, err := p.latest(op.records)
+		changes, _, err := p.latest(op.records)
 		if err != nil {
 			return fmt.Errorf("replay staged log: %w", err)
 		}

@@ -120,8 +120,10 @@ type replayed struct {
 // committed before do no harm.
 //
 // A move onto a backing that is missing is left out, like one onto a backing that
-// failed: the extent's flushed bytes are still in the slot it left.
-func (p *Pool) latest(recs []stagedlog.Record) ([]replayed, error) {
+// failed: the extent's flushed bytes are still in the slot it left. Writes that came
+// after it are where nobody can read them, and takenBack has the volume.
+func (p *Pool) latest(recs []stagedlog.Record) (changes []replayed, takenBack map[*Volume]error, err error) {
+	takenBack = make(map[*Volume]error)
 	last := make(map[extent.Key]stagedlog.Record)
 	for _, r := range recs {
 		v := p.byID[r.Volume]
@@ -136,7 +138,6 @@ func (p *Pool) latest(recs []stagedlog.Record) ([]replayed, error) {
 			last[k] = r
 		}
 	}
-	var changes []replayed
 	for k, r := range last {
 		v := p.byID[k.Volume]
 		c := replayed{v: v, index: k.Index, from: v.table.Load(k.Index).Location(), to: r.To, seq: r.Seq, move: r.Kind == stagedlog.Move}
@@ -144,24 +145,28 @@ func (p *Pool) latest(recs []stagedlog.Record) ([]replayed, error) {
 			continue
 		}
 		if !c.to.IsZero() && p.member(c.to) == nil {
-			return nil, fmt.Errorf("%v is on backing %d, which is not part of the pool", k, c.to.Backing)
+			return nil, nil, fmt.Errorf("%v is on backing %d, which is not part of the pool", k, c.to.Backing)
 		}
 		if c.move && p.member(c.to).missing && !r.From.IsZero() && p.member(r.From) != nil {
 			p.heal.renew(r.From)
+			takenBack[v] = fmt.Errorf("answered data may be lost: a move was taken back: %w", p.member(c.to).err())
 			if c.to, c.move = r.From, false; c.from == c.to {
 				continue
 			}
 		}
 		changes = append(changes, c)
 	}
-	return changes, nil
+	return changes, takenBack, nil
 }
 
 // replay applies the records on top of the maps and commits the outcome.
 func (p *Pool) replay(recs []stagedlog.Record) (changed int, err error) {
-	changes, err := p.latest(recs)
+	changes, takenBack, err := p.latest(recs)
 	if err != nil {
 		return 0, err
+	}
+	for v, cause := range takenBack {
+		defer v.fail(cause) // what is here is committed first
 	}
 	// All slots that are left are given up before any is taken: one extent's may be
 	// another's now.

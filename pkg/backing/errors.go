@@ -13,6 +13,10 @@ var (
 	// ErrReadOnly is returned by every call that would change a Store that
 	// was opened read-only.
 	ErrReadOnly = errors.New("backing is opened read-only")
+	// ErrCutShort is returned by ReadAt and Sync when the file is shorter than the
+	// Store: what was behind its end is lost, and the next write there would make
+	// zeroes of it.
+	ErrCutShort = errors.New("backing was cut short")
 )
 
 // CheckRange returns nil if [off, off+n) lies inside [0, size), and otherwise

@@ -184,7 +184,7 @@ func (f *file) readFull(p []byte, off int64) error {
 			return f.fail("read", off, err)
 		}
 		if n == 0 {
-			return f.fail("read", off, io.ErrUnexpectedEOF)
+			return f.fail("read", off, ErrCutShort)
 		}
 		p, off = p[n:], off+int64(n)
 	}
@@ -231,6 +231,8 @@ func (f *file) writeFull(p []byte, off int64) error {
 //
 // An error is reported once by the kernel and then forgotten, while the pages
 // that were not written count as clean. So there is no second try.
+//
+// A file that was cut short under us is ErrCutShort.
 func (f *file) Sync(ctx context.Context) error {
 	s := f.guard.stripe(nil)
 	if err := f.begin(ctx, s, "sync", 0, 0); err != nil {
@@ -243,12 +245,27 @@ func (f *file) Sync(ctx context.Context) error {
 	for {
 		err := unix.Fdatasync(f.fd)
 		if err == nil {
-			return nil
+			return f.checkLength()
 		}
 		if err != unix.EINTR { // EINTR: not even begun, nothing was consumed
 			return fmt.Errorf("sync %s: %w", f.info.Path, err)
 		}
 	}
+}
+
+// checkLength looks for a file that somebody has truncated.
+func (f *file) checkLength() error {
+	var st unix.Stat_t
+	if f.info.IsDevice {
+		return nil
+	}
+	if err := unix.Fstat(f.fd, &st); err != nil {
+		return fmt.Errorf("sync %s: %w", f.info.Path, err)
+	}
+	if st.Size < f.size {
+		return fmt.Errorf("sync %s: %w: it has %d bytes of %d", f.info.Path, ErrCutShort, st.Size, f.size)
+	}
+	return nil
 }
 
 // StartWriteback implements Store. The flag WRITE alone starts write-back of

@@ -126,11 +126,17 @@ func TestTruncatedBelow(t *testing.T) {
 	}
 	p := make([]byte, 8192)
 	err := s.ReadAt(ctx, p, 4096)
-	if err == nil || !strings.Contains(err.Error(), path) || !strings.Contains(err.Error(), "at 8192") {
-		t.Errorf("ReadAt = %v, want an error with path and offset", err)
+	if !errors.Is(err, backing.ErrCutShort) || !strings.Contains(err.Error(), path) || !strings.Contains(err.Error(), "at 8192") {
+		t.Errorf("ReadAt = %v, want ErrCutShort with path and offset", err)
 	}
 	if s.TryReadAt(p, 4096) {
 		t.Error("TryReadAt = true, want false")
+	}
+	if err := s.WriteAt(ctx, p[:4096], 32<<10); err != nil { // makes zeroes of what is before it
+		t.Fatal(err)
+	}
+	if err := s.Sync(ctx); !errors.Is(err, backing.ErrCutShort) {
+		t.Errorf("Sync = %v, want ErrCutShort", err)
 	}
 }
 

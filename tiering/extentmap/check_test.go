@@ -53,7 +53,7 @@ func TestCheckFinds(t *testing.T) {
 		{"damaged chunk", []MapChange{change(1, 0, 5, 0x11223344)}, func(p string) {
 			damage(t, p, []byte{5, 0, 0x44, 0x33, 0x22, 0x11}, 2)
 		}, "checksum", true},
-		{"damaged record", nil, func(p string) { damage(t, p, []byte(`"policy":"lowest"`), 3) }, "", false},
+		{"damaged record", nil, func(p string) { damage(t, p, []byte(`"policy":"lowest"`), 3) }, "checksum", true},
 		{"record without sense", nil, func(p string) { damage(t, p, []byte(`"name":"old"`), 7) }, "corrupt", true},
 		{"cut short", nil, func(p string) {
 			if err := os.Truncate(p, 3*4096); err != nil {

@@ -200,6 +200,12 @@ func TestOpenRefuses(t *testing.T) {
 			b := tx.Bucket(bucketVolumes)
 			return b.Put(idKey(extent.VolumeID(9)), bytes.Clone(b.Get(idKey(extent.VolumeID(1)))))
 		}), false, ErrCorrupt},
+		{"backing in no tier", edited("tier", func(tx *bbolt.Tx) error {
+			return putRecord(tx, bucketMembers, idKey(extent.BackingID(1)), Member{ID: 1, Tier: 4, State: MemberOK})
+		}), false, ErrCorrupt},
+		{"forgotten backing in no tier", edited("forgotten", func(tx *bbolt.Tx) error {
+			return putRecord(tx, bucketMembers, idKey(extent.BackingID(1)), Member{ID: 1, Tier: 4, State: MemberForgotten})
+		}), false, nil},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -277,8 +283,12 @@ func TestUnknownFieldsAreKept(t *testing.T) {
 	}
 	key := idKey(extent.VolumeID(1))
 	err = b.Update(func(tx *bbolt.Tx) error {
-		raw := tx.Bucket(bucketVolumes).Get(key)
-		return tx.Bucket(bucketVolumes).Put(key, append([]byte(`{"later":[1,2],`), raw[1:]...))
+		raw, err := unseal(bucketVolumes, key, tx.Bucket(bucketVolumes).Get(key))
+		if err != nil {
+			return err
+		}
+		text := append([]byte(`{"later":[1,2],`), raw[1:]...)
+		return tx.Bucket(bucketVolumes).Put(key, seal(bucketVolumes, key, text))
 	})
 	if err := errors.Join(err, b.Close()); err != nil {
 		t.Fatal(err)
@@ -303,6 +313,27 @@ func TestUnknownFieldsAreKept(t *testing.T) {
 	})
 	if err != nil {
 		t.Fatal(err)
+	}
+}
+
+// One bit of a record is another size, name or state.
+func TestEveryBitOfARecordCounts(t *testing.T) {
+	key := idKey(extent.VolumeID(1))
+	raw := seal(bucketVolumes, key, []byte(`{"id":1,"name":"v","size":4096}`))
+	for at := range raw {
+		for bit := range 8 {
+			flipped := bytes.Clone(raw)
+			flipped[at] ^= 1 << bit
+			if err := unmarshal(bucketVolumes, key, flipped, new(Volume)); !errors.Is(err, ErrCorrupt) {
+				t.Errorf("byte %d, bit %d: %q is taken for a record: %v", at, bit, flipped, err)
+			}
+		}
+	}
+	if err := unmarshal(bucketVolumes, idKey(extent.VolumeID(2)), raw, new(Volume)); !errors.Is(err, ErrCorrupt) {
+		t.Errorf("under another key: %v", err)
+	}
+	if err := unmarshal(bucketVolumes, key, raw[:len(raw)-sealBytes], new(Volume)); err != nil {
+		t.Errorf("a record of an earlier program: %v", err)
 	}
 }
 

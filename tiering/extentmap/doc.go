@@ -52,6 +52,8 @@
 //
 // A bbolt file, mode 0600, with these buckets. Records are JSON objects; a
 // field that this version does not know is kept when the record is rewritten.
+// Behind the JSON stand a newline and the CRC32C of bucket, key and JSON, as eight
+// hexadecimal digits; a record without them, of an earlier program, is accepted.
 //
 //	bucket    key                          value
 //	pool      "record"                     PoolRecord

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"encoding/json"
 	"fmt"
+	"hash/crc32"
 	"maps"
 	"slices"
 
@@ -114,15 +115,63 @@ func (r *records) load(tx *bbolt.Tx) error {
 	if r.members, err = loadBucket(tx, bucketMembers, func(m Member) extent.BackingID { return m.ID }); err != nil {
 		return err
 	}
-	r.volumes, err = loadBucket(tx, bucketVolumes, func(v Volume) extent.VolumeID { return v.ID })
-	return err
+	if r.volumes, err = loadBucket(tx, bucketVolumes, func(v Volume) extent.VolumeID { return v.ID }); err != nil {
+		return err
+	}
+	return r.check()
+}
+
+// check refuses records that do not go together: whoever builds a pool of them
+// relies on it.
+func (r *records) check() error {
+	for id, m := range r.members {
+		if m.State == MemberForgotten && !m.Emptying {
+			continue // its tier may be gone as well
+		}
+		if _, ok := r.tiers[m.Tier]; !ok {
+			return fmt.Errorf("%w: backing %d is in tier %d, which does not exist", ErrCorrupt, id, m.Tier)
+		}
+	}
+	return nil
 }
 
 func unmarshal(bucket, key, raw []byte, v any) error {
-	if err := json.Unmarshal(raw, v); err != nil {
+	text, err := unseal(bucket, key, raw)
+	if err != nil {
+		return err
+	}
+	if err := json.Unmarshal(text, v); err != nil {
 		return fmt.Errorf("%w: record %x in %s: %w", ErrCorrupt, key, bucket, err)
 	}
 	return nil
+}
+
+// sealBytes is the length of what stands behind the JSON of a record: a newline,
+// which compact JSON has none of, and a checksum in hexadecimal.
+const sealBytes = 1 + 8
+
+// seal appends the checksum, which covers the bucket and the key too.
+func seal(bucket, key, text []byte) []byte {
+	return fmt.Appendf(text, "\n%08x", sealCRC(bucket, key, text))
+}
+
+func sealCRC(bucket, key, text []byte) uint32 {
+	crc := crc32.Update(0, castagnoli, bucket)
+	crc = crc32.Update(crc, castagnoli, key)
+	return crc32.Update(crc, castagnoli, text)
+}
+
+// unseal returns the JSON of a record. The first programs wrote no checksums: a
+// record without one is taken as it is, until it is written again.
+func unseal(bucket, key, raw []byte) ([]byte, error) {
+	at := len(raw) - sealBytes
+	if at < 0 || raw[at] != '\n' {
+		return raw, nil
+	}
+	if sum := fmt.Sprintf("%08x", sealCRC(bucket, key, raw[:at])); sum != string(raw[at+1:]) {
+		return nil, fmt.Errorf("%w: record %x in %s: checksum %q, want %s", ErrCorrupt, key, bucket, raw[at+1:], sum)
+	}
+	return raw[:at], nil
 }
 
 func loadBucket[K extent.TierID | extent.BackingID | extent.VolumeID, V any](tx *bbolt.Tx, name []byte, id func(V) K) (map[K]V, error) {
@@ -149,9 +198,13 @@ func idKey[K extent.TierID | extent.BackingID | extent.VolumeID](id K) []byte {
 // putRecord stores v, keeping the fields of later versions that it replaces.
 func putRecord(tx *bbolt.Tx, bucket, key []byte, v any) error {
 	b := tx.Bucket(bucket)
-	raw, err := mergeJSON(b.Get(key), v)
+	old, err := unseal(bucket, key, b.Get(key))
+	if err != nil {
+		return err
+	}
+	text, err := mergeJSON(old, v)
 	if err != nil {
 		return fmt.Errorf("encode record %x in %s: %w", key, bucket, err)
 	}
-	return b.Put(key, raw)
+	return b.Put(key, seal(bucket, key, text))
 }
