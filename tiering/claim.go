@@ -127,7 +127,7 @@ func (r *rebuild) stretch(v *rebuiltVolume, e ondisk.SlotEntry) {
 		return
 	}
 	size := r.size.Start(e.Key.Index + 1)
-	if checkVolumeSize(size) != nil {
+	if checkVolumeSize(size, r.size) != nil {
 		return
 	}
 	out := &r.report.Volumes[v.at]

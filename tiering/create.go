@@ -153,7 +153,7 @@ func (c *creation) plan() error {
 	}
 	for _, v := range c.o.Volumes {
 		c.reserved += int64(size.Count(v.Reservation))
-		r, err := newVolumeRecord(&c.state, v, now, names)
+		r, err := newVolumeRecord(&c.state, size, v, now, names)
 		if err != nil {
 			return err
 		}

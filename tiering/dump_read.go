@@ -295,7 +295,7 @@ func (d *dumpReader) volume(v *extentmap.Volume) error {
 	if err := checkVolumeName(v.Name); err != nil {
 		return d.fail("volume.name", err)
 	}
-	if err := checkVolumeSize(v.Size); err != nil {
+	if err := checkVolumeSize(v.Size, d.size); err != nil {
 		return d.fail("volume.size", err)
 	}
 	if len(v.Policy) > math.MaxUint8 {

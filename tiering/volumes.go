@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"tierd/pkg/units"
 	"tierd/tiering/extent"
 	"tierd/tiering/extentmap"
 	"tierd/tiering/mutant"
@@ -43,21 +44,27 @@ func checkVolumeName(name string) error {
 	return nil
 }
 
-func checkVolumeSize(bytes int64) error {
-	const most = 1 << 62
-	if bytes <= 0 || bytes%volumeGrain != 0 || bytes > most {
+// maxVolumeExtents bounds what a volume takes that nothing was ever written to: 128
+// GiB of the address space for its table, and a moment to map that.
+const maxVolumeExtents = 1 << 34
+
+func checkVolumeSize(bytes int64, size extent.Size) error {
+	if bytes <= 0 || bytes%volumeGrain != 0 {
 		return invalid("volume size %d: must be a positive multiple of %d bytes", bytes, volumeGrain)
+	}
+	if most := maxVolumeExtents * size.Bytes(); bytes > most {
+		return invalid("volume size %d: with extents of %v a volume has at most %v", bytes, units.Size(size.Bytes()), units.Size(most))
 	}
 	return nil
 }
 
 // newVolumeRecord checks a volume to be made and returns its record.
-func newVolumeRecord(s *extentmap.State, spec VolumeSpec, now time.Time, tiers []string) (extentmap.Volume, error) {
+func newVolumeRecord(s *extentmap.State, size extent.Size, spec VolumeSpec, now time.Time, tiers []string) (extentmap.Volume, error) {
 	var none extentmap.Volume
 	if err := checkVolumeName(spec.Name); err != nil {
 		return none, err
 	}
-	if err := checkVolumeSize(spec.Size); err != nil {
+	if err := checkVolumeSize(spec.Size, size); err != nil {
 		return none, fmt.Errorf("volume %s: %w", spec.Name, err)
 	}
 	policy, err := parsePolicy(spec.Policy, tiers)
@@ -150,7 +157,7 @@ func (p *Pool) CreateVolume(ctx context.Context, spec VolumeSpec, dryRun bool) e
 		return ErrClosed
 	}
 	state := p.db.State()
-	r, err := newVolumeRecord(&state, spec, p.clock.Now(), tierNames(p.ranks()))
+	r, err := newVolumeRecord(&state, p.size, spec, p.clock.Now(), tierNames(p.ranks()))
 	if err != nil {
 		return err
 	}
@@ -220,7 +227,7 @@ func (p *Pool) change(ctx context.Context, name string, dryRun bool, edit func(*
 // made anew.
 func (p *Pool) GrowVolume(ctx context.Context, name string, bytes int64, dryRun bool) error {
 	return p.change(ctx, name, dryRun, func(v *Volume, r *extentmap.Volume) error {
-		if err := checkVolumeSize(bytes); err != nil {
+		if err := checkVolumeSize(bytes, p.size); err != nil {
 			return err
 		}
 		if bytes < r.Size {

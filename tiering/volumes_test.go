@@ -48,6 +48,7 @@ func TestVolumeNames(t *testing.T) {
 		wantErr(t, "create with an odd size", e.Pool.CreateVolume(ctx, tiering.VolumeSpec{Name: "n", Size: size}, false), tiering.ErrInvalid)
 		wantErr(t, "grow to an odd size", e.Pool.GrowVolume(ctx, "v0", size, false), tiering.ErrInvalid)
 	}
+	wantErr(t, "grow to more extents than a table may have", e.Pool.GrowVolume(ctx, "v0", ext<<34+block, true), tiering.ErrInvalid)
 	wantErr(t, "shrink", e.Pool.GrowVolume(ctx, "v0", 4*ext, false), tiering.ErrInvalid)
 	wantErr(t, "policy", e.Pool.SetPolicy(ctx, "v0", "t9", false), tiering.ErrInvalid)
 	wantErr(t, "rename of none", e.Pool.RenameVolume(ctx, "none", "x", false), tiering.ErrNotFound)
