@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	"tierd/tiering"
+	"tierd/tiering/extent"
+	"tierd/tiering/extentmap"
 )
 
 var (
@@ -22,8 +24,9 @@ var (
 type damage struct {
 	file string
 	at   int64
-	data []byte // written there
-	cut  bool   // or the file is cut there
+	data []byte               // written there
+	cut  bool                 // or the file is cut there
+	move *extentmap.MapChange // or the map has an extent elsewhere, and nothing else is wrong with it
 	text string
 }
 
@@ -57,6 +60,14 @@ func (f *diskPool) makeDamage(rng *rand.Rand, old map[string]*savedFile) []damag
 	var list []damage
 	regions := f.regions()
 	for range 1 + rng.IntN(3) {
+		if rng.IntN(6) == 0 {
+			m := extentmap.MapChange{Key: extent.Key{Volume: extent.VolumeID(1 + rng.IntN(2)), Index: extent.Index(rng.IntN(18))}}
+			if rng.IntN(6) > 0 {
+				m.To = extent.Location{Backing: extent.BackingID(1 + rng.IntN(4)), Slot: extent.Slot(rng.IntN(26))}
+			}
+			list = append(list, damage{file: "pool.db", move: &m, text: fmt.Sprintf("%v put to %v", m.Key, m.To)})
+			continue
+		}
 		r := regions[rng.IntN(len(regions))]
 		at := r.from + rng.Int64N(r.n)
 		d := damage{file: r.file, at: at}
@@ -122,6 +133,10 @@ func (s *savedFile) read(at int64, n int) []byte {
 func (f *diskPool) apply(list []damage) {
 	f.t.Helper()
 	for _, d := range list {
+		if d.move != nil {
+			f.commitIfAny(&extentmap.Changes{Map: []extentmap.MapChange{*d.move}})
+			continue
+		}
 		w, err := os.OpenFile(f.path(d.file), os.O_RDWR, 0)
 		if err != nil {
 			f.t.Fatal(err)
@@ -135,6 +150,15 @@ func (f *diskPool) apply(list []damage) {
 		if err != nil {
 			f.t.Fatal(err)
 		}
+	}
+}
+
+// commitIfAny changes the metadata, if there is something left to be changed.
+func (f *diskPool) commitIfAny(c *extentmap.Changes) {
+	db, err := extentmap.Open(f.opt.Metadata, extentmap.Options{})
+	if err == nil {
+		_, _ = db.Commit(ctx, c)
+		_ = db.Close()
 	}
 }
 
@@ -214,7 +238,7 @@ func (h *hostile) trial(seed uint64, old map[string]*savedFile) {
 	// 2. A start without a repair is refused, or everything is there.
 	if wrong, ok := h.open(); !ok {
 		h.outcomes["refused"]++
-	} else if len(wrong) > 0 {
+	} else if len(wrong) > 0 && !slices.ContainsFunc(list, func(d damage) bool { return d.move != nil }) {
 		fail("open serves, and %q are wrong; check found %+v", wrong, before.Findings)
 	} else {
 		h.outcomes["opened"]++

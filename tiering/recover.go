@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 	"slices"
 
 	"tierd/tiering/extent"
@@ -210,6 +211,11 @@ func (op *opening) startLog() error {
 	path := stagedLogPath(op.o.Metadata)
 	id := op.identity(p.incarnation)
 	log, err := stagedlog.Open(path, id, p.commit.Load(), p.staged.seq+1)
+	if errors.Is(err, stagedlog.ErrNotLog) { // it was cut off, and what it held was looked at
+		if err = os.Rename(path, path+".cut"); err == nil {
+			err = fs.ErrNotExist
+		}
+	}
 	if errors.Is(err, fs.ErrNotExist) {
 		if err := stagedlog.Create(path, logBytes); err != nil {
 			return err

@@ -259,6 +259,8 @@ func TestStagedLogConditions(t *testing.T) {
 		{"clean stop", true, nil, nil, false},
 		{"clean stop, other boot", true, nil, otherBoot, false},
 		{"clean stop, no log", true, func(t *testing.T, e *env) { _ = os.Remove(logFile(e)) }, nil, false},
+		{"clean stop, log cut off", true, func(t *testing.T, e *env) { _ = os.Truncate(logFile(e), 5000) }, nil, false},
+		{"kill, log cut off", false, func(t *testing.T, e *env) { _ = os.Truncate(logFile(e), 5000) }, nil, true},
 		{"kill, no log", false, func(t *testing.T, e *env) { _ = os.Remove(logFile(e)) }, nil, true},
 		{"kill, backing attached anew", false, nil, func(o *tiering.Options) {
 			inner := o.OpenStore

@@ -36,7 +36,10 @@ func (r *repairer) mendTables(ctx context.Context) error {
 
 // repairSeq is the sequence of the entries that Repair writes: higher than any
 // before it, lower than any of the next start.
-func (r *repairer) repairSeq() uint64 { return r.state.Pool.Incarnation<<seqBits | (1<<seqBits - 1) }
+func (r *repairer) repairSeq() uint64 { return r.state.Pool.Incarnation<<seqBits | lastSeq }
+
+// lastSeq is the counter of the entries that Repair writes: a daemon never gets there.
+const lastSeq = 1<<seqBits - 1
 
 // mendEntries writes the entries of owned slots, or clears those of free ones.
 func (r *repairer) mendEntries(ctx context.Context, b *checkedBacking, diffs []entryDiff, owners bool) error {
@@ -44,11 +47,12 @@ func (r *repairer) mendEntries(ctx context.Context, b *checkedBacking, diffs []e
 		return nil
 	}
 	t := b.slotTable(r.state.Pool.ID)
-	mapped, err := r.mappedAmong(diffs)
+	mapped, err := r.mappedAmong(ctx, diffs)
 	if err != nil {
 		return err
 	}
 	var updates []ondisk.SlotUpdate
+	kept := 0 // slots whose content is put aside
 	for _, d := range diffs {
 		if (d.owner.Volume != 0) != owners {
 			continue
@@ -66,7 +70,8 @@ func (r *repairer) mendEntries(ctx context.Context, b *checkedBacking, diffs []e
 		case owners:
 			u.Entry = ondisk.SlotEntry{Kind: ondisk.Owner, Key: d.owner, Seq: r.repairSeq()}
 		case !d.valid || !mapped[d.entry.Key]:
-			// Perhaps it is the map that lost this extent. The next start zeroes the slot.
+			// Perhaps it is the map that lost this extent, or has it in a wrong place. The
+			// next start zeroes the slot.
 			what := "slot whose entry was damaged"
 			if d.valid {
 				what = fmt.Sprintf("slot of %v by the slot table, free by the map", d.entry.Key)
@@ -77,13 +82,14 @@ func (r *repairer) mendEntries(ctx context.Context, b *checkedBacking, diffs []e
 				}
 				continue
 			}
+			kept++
 		}
 		updates = append(updates, u)
 	}
 	if len(updates) == 0 {
 		return nil
 	}
-	what := "are cleared: their slots are free by the map"
+	what := fmt.Sprintf("are cleared: their slots are free by the map, and the content of %d is kept", kept)
 	kind := FoundEntryOrphan
 	if owners {
 		what, kind = "are written as the map has them", FoundEntryMissing
@@ -102,26 +108,38 @@ func (r *repairer) mendEntries(ctx context.Context, b *checkedBacking, diffs []e
 	return nil
 }
 
-// mappedAmong returns which of the extents that the entries name have a place by
-// the map.
-func (r *repairer) mappedAmong(diffs []entryDiff) (map[extent.Key]bool, error) {
-	mapped := make(map[extent.Key]bool)
+// mappedAmong returns which of the extents that the entries name have a place by the
+// map that the slot table there confirms, other than by what Repair wrote.
+func (r *repairer) mappedAmong(ctx context.Context, diffs []entryDiff) (map[extent.Key]bool, error) {
+	at := make(map[extent.Key]extent.Location)
 	for _, d := range diffs {
 		if d.valid && d.entry.Kind == ondisk.Owner && d.owner.Volume == 0 {
-			mapped[d.entry.Key] = false
+			at[d.entry.Key] = extent.Location{}
 		}
 	}
-	if len(mapped) == 0 {
-		return mapped, nil
+	if len(at) == 0 {
+		return nil, nil
 	}
 	err := r.db.ScanMap(func(vol extent.VolumeID, first extent.Index, locs []extent.Location, _ error) error {
 		for i, l := range locs {
 			k := extent.Key{Volume: vol, Index: first + extent.Index(i)}
-			if _, asked := mapped[k]; asked && !l.IsZero() {
-				mapped[k] = true
+			if _, asked := at[k]; asked {
+				at[k] = l
 			}
 		}
 		return nil
 	})
-	return mapped, err
+	if err != nil {
+		return nil, err
+	}
+	mapped := make(map[extent.Key]bool)
+	for k, l := range at {
+		b := r.backings[l.Backing]
+		if l.IsZero() || b == nil || !b.usable {
+			continue
+		}
+		e, valid, err := b.slotTable(r.state.Pool.ID).Read(ctx, l.Slot)
+		mapped[k] = err == nil && valid && e.Kind == ondisk.Owner && e.Key == k && e.Seq&lastSeq != lastSeq
+	}
+	return mapped, ctx.Err()
 }
