@@ -489,9 +489,10 @@ func (c *checker) checkLost(ctx context.Context, m extentmap.Member, b *checkedB
 		c.found.damage(FoundSuperblockLost, where, "", "neither copy of its superblock is valid, and nothing proves that it is backing %d", m.ID)
 		return
 	}
-	// Nothing is written after the stamp of a clean stop. An overwrite changes no
-	// stamp: any other one may be that of an old copy.
-	current := pr.CleanStop && !m.Away && newest.Stamp == ondisk.Stamp{Commit: pr.Commit, Incarnation: pr.Incarnation, Clean: true}
+	// Nothing is written after the stamp of a clean stop but by a repair, which raises
+	// the incarnation if that matters. Any other stamp may be that of an old copy: an
+	// overwrite changes none.
+	current := pr.CleanStop && !m.Away && newest.Stamp.Clean && newest.Stamp.Incarnation == pr.Incarnation
 	change, doubt := (*extentmap.Changes)(nil), ""
 	switch {
 	case current:

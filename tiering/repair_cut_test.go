@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"slices"
+	"strings"
 	"syscall"
 	"testing"
 
@@ -19,6 +21,16 @@ import (
 type cutter struct {
 	left int
 	done bool // everything fails from now on
+	torn bool // the write at the end is done by half
+
+	unsynced []unsyncedWrite // in order
+}
+
+// unsyncedWrite is what was at a place before a write that may be lost.
+type unsyncedWrite struct {
+	path string
+	off  int64
+	old  []byte
 }
 
 // step counts a change, and fails it if the end has come.
@@ -32,16 +44,44 @@ func (c *cutter) step() error {
 	return nil
 }
 
+// lose takes back every second sector of what was written and not synced, as a power
+// cut may.
+func (c *cutter) lose(t *testing.T) {
+	t.Helper()
+	for _, w := range slices.Backward(c.unsynced) {
+		f, err := os.OpenFile(w.path, os.O_WRONLY, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for at := 0; at < len(w.old); at += 1024 {
+			if _, err := f.WriteAt(w.old[at:min(at+512, len(w.old))], w.off+int64(at)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		f.Close()
+	}
+}
+
 // cutStore fails changes as its cutter says.
 type cutStore struct {
 	backing.Store
-	c *cutter
+	path string
+	c    *cutter
 }
 
 func (s cutStore) WriteAt(ctx context.Context, p []byte, off int64) error {
+	was := s.c.done
 	if err := s.c.step(); err != nil {
+		if s.c.torn && !was {
+			_ = s.Store.WriteAt(ctx, p[:len(p)/1024*512], off)
+		}
 		return err
 	}
+	old := make([]byte, len(p))
+	if err := s.ReadAt(ctx, old, off); err != nil {
+		return err
+	}
+	s.c.unsynced = append(s.c.unsynced, unsyncedWrite{s.path, off, old})
 	return s.Store.WriteAt(ctx, p, off)
 }
 
@@ -49,6 +89,7 @@ func (s cutStore) Sync(ctx context.Context) error {
 	if err := s.c.step(); err != nil {
 		return err
 	}
+	s.c.unsynced = slices.DeleteFunc(s.c.unsynced, func(w unsyncedWrite) bool { return w.path == s.path })
 	return s.Store.Sync(ctx)
 }
 
@@ -69,39 +110,75 @@ func manyDamages(f *diskPool) {
 	f.move(7, 3, extent.Location{Backing: 1, Slot: free})
 }
 
-// TestRepairCutShort ends a repair at each of its changes, and repairs again.
+// TestRepairCutShort ends a repair at each of its changes, in ways of a kill and of a
+// power cut, and repairs again.
 func TestRepairCutShort(t *testing.T) {
+	for _, how := range []string{"kill", "torn write", "lost writes"} {
+		t.Run(how, func(t *testing.T) { testRepairCutShort(t, how) })
+	}
+}
+
+func testRepairCutShort(t *testing.T, how string) {
 	f := newDiskPool(t, true)
 	manyDamages(f)
+	// Both superblocks of one are lost; and nothing tells where one extent is.
+	f.zero("c.img", frontSuperblockAt, block)
+	f.zero("c.img", endSuperblockAt, block)
+	at := f.place(1, 4)
+	f.move(1, 4, extent.Location{Backing: 9})
+	f.flip(backingFiles[at.Backing], slotTableAt+int64(at.Slot)*slotEntryBytes+9)
 	f.saved = f.read()
 	plain := f.opt
-	for n := 0; ; n++ {
+	step := 2
+	if how == "kill" {
+		step = 1
+	}
+	for n := 0; ; n += step {
 		f.restore()
-		c := &cutter{left: n}
+		c := &cutter{left: n, torn: how == "torn write"}
 		f.opt.OpenStore = func(ctx context.Context, spec tiering.BackingSpec, create, readOnly bool) (backing.Store, error) {
 			st, err := tiering.OpenBacking(ctx, spec, create, readOnly)
 			if err != nil {
 				return nil, err
 			}
-			return cutStore{st, c}, nil
+			return cutStore{st, spec.Path, c}, nil
 		}
 		f.opt.Fault = func(p extentmap.FaultPoint, _ uint64) error { return c.step() }
-		r, err := tiering.Repair(ctx, f.opt, tiering.RepairOptions{})
+		opts := tiering.RepairOptions{AcceptLoss: true}
+		r, err := tiering.Repair(ctx, f.opt, opts)
 		f.opt = plain
 		if c.done != (err != nil) {
 			t.Fatalf("cut at change %d: %v, Repair = %+v, %v", n, c.done, r, err)
 		}
 		if c.done {
-			r = f.repair(tiering.RepairOptions{})
+			if how == "lost writes" {
+				c.lose(t)
+			}
+			r = f.repair(opts)
 		}
-		if r.Damaged() {
-			t.Errorf("cut at change %d: damage is left: %+v", n, r.Left)
+		if len(r.Left) > 0 {
+			t.Errorf("cut at change %d: left: %+v", n, r.Left)
 		}
 		if rep := f.check(); rep.Damaged() {
 			t.Errorf("cut at change %d: check finds %+v", n, rep.Findings)
 		}
+		repaired := f.copyFile("pool.db")
+		old, err := os.Create(f.opt.Metadata)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for at, b := range f.saved[f.opt.Metadata].blocks {
+			if _, err := old.WriteAt(b, at); err != nil {
+				t.Fatal(err)
+			}
+		}
+		old.Close()
+		if _, err := tiering.Open(ctx, f.opt); !errors.Is(err, tiering.ErrRefused) || !strings.Contains(err.Error(), "older") {
+			t.Errorf("cut at change %d: open with metadata from before: %v", n, err)
+		}
+		repaired()
 		p := f.open()
-		if got := f.wrong(p); len(got) > 0 {
+		if got := f.wrong(p); !slices.Equal(got, []string{"home 4"}) {
 			t.Errorf("cut at change %d: extents %q are wrong", n, got)
 		}
 		if _, err := p.Volume("found-7"); err != nil {
@@ -109,7 +186,7 @@ func TestRepairCutShort(t *testing.T) {
 		}
 		p.Kill()
 		if !c.done {
-			if n < 20 {
+			if n < 40 {
 				t.Errorf("a repair of everything has %d changes only", n)
 			}
 			return

@@ -146,4 +146,14 @@ func TestPoolDumpReplacesDumpsAlone(t *testing.T) {
 	if left, err := filepath.Glob(at("*.new-*")); err != nil || len(left) > 0 {
 		t.Errorf("left behind: %v, %v", left, err)
 	}
+
+	// Nothing is left of the metadata.
+	if err := os.WriteFile(filepath.Join(dir, "pool.db"), make([]byte, 1<<20), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, verb := range []string{"check", "repair"} {
+		if code, out, stderr := tierctl(t, "pool", verb, "--config", config); code != exitDamage || !strings.Contains(out, "tierctl pool rebuild makes it anew") {
+			t.Errorf("%s without metadata: exit code %d, %s%s", verb, code, out, stderr)
+		}
+	}
 }
