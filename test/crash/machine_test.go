@@ -101,8 +101,8 @@ func blank(fsys *recordfs.FS) *image {
 	disks := crashstore.NewRecorderOn(fsys.Next)
 	// Some calls take longer than others, so that much can come between.
 	disks.Pause = func() {
-		if rand.IntN(8) == 0 {
-			time.Sleep(time.Duration(rand.IntN(300)) * time.Microsecond)
+		if rand.IntN(4) == 0 {
+			time.Sleep(time.Duration(rand.IntN(600)) * time.Microsecond)
 		} else {
 			runtime.Gosched()
 		}

@@ -1,6 +1,10 @@
 package crash
 
-import "tierd/tiering"
+import (
+	"time"
+
+	"tierd/tiering"
+)
 
 // row is an operation whose crash points are enumerated.
 type row struct {
@@ -74,10 +78,11 @@ func provision(r *run) {
 	}, flusher(v0))
 }
 
-// flusher flushes a volume while others change it.
+// flusher flushes a volume while others change it, at moments of its own.
 func flusher(name string) func(*run) {
 	return func(r *run) {
 		for range 6 {
+			time.Sleep(time.Duration(r.rnd.IntN(1000)) * time.Microsecond)
 			r.flush(name)
 		}
 	}
