@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"slices"
 
@@ -80,7 +81,13 @@ func (op *opening) findMembers(ctx context.Context) error {
 	}
 	op.hearFailures()
 	for _, path := range slices.Sorted(maps.Keys(unused)) {
-		op.warn = append(op.warn, fmt.Sprintf("backing %s is configured, but does not exist and is not part of the pool", path))
+		switch why := op.why[path]; {
+		case why == errNotOurs: // tryCandidate has warned of it
+		case errors.Is(why, fs.ErrNotExist):
+			op.warn = append(op.warn, fmt.Sprintf("backing %s is configured, but does not exist and is not part of the pool", path))
+		default:
+			op.warn = append(op.warn, fmt.Sprintf("backing %s is configured, but cannot be read and is not part of the pool: %v", path, why))
+		}
 	}
 	return nil
 }

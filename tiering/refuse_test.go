@@ -6,6 +6,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -215,6 +216,25 @@ func (f *filePool) digest() string {
 		b.Write(p)
 	}
 	return b.String()
+}
+
+// TestStrangersAreMentionedOnce: what is configured and not of the pool is one warning.
+func TestStrangersAreMentionedOnce(t *testing.T) {
+	f := newFilePool(t)
+	f.opt.Backings = append(f.opt.Backings, tiering.BackingSpec{Path: f.path("blank")}, tiering.BackingSpec{Path: f.path("absent")})
+	if err := os.WriteFile(f.path("blank"), make([]byte, 10<<20), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	f.mustOpen()
+	defer f.close()
+	got := f.pool.Info().Warnings
+	want := []string{
+		"backing " + f.path("blank") + " is configured, but carries no superblock and is not part of the pool",
+		"backing " + f.path("absent") + " is configured, but does not exist and is not part of the pool",
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("warnings = %q, want %q", got, want)
+	}
 }
 
 func TestOpenTwice(t *testing.T) {

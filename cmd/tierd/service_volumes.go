@@ -40,6 +40,9 @@ func (s *service) volume(v tiering.VolumeInfo) control.Volume {
 	}
 	c.LostBytes = v.Lost
 	for i, t := range s.pool.Tiers() {
+		if i == len(v.Extents) {
+			break // a tier was added meanwhile
+		}
 		c.AllocatedBytes += v.Extents[i] * size
 		c.PerTier = append(c.PerTier, control.TierBytes{Tier: t.Name, Bytes: v.Extents[i] * size})
 	}
