@@ -278,7 +278,7 @@ func (p *Pool) stopClean() error {
 	}
 	if failed || !p.heal.finished() {
 		// The next open has to look at everything again.
-		p.log.Warn("the stop is not marked as clean", "failed backing", failed, "slot tables in line", p.heal.finished())
+		p.log.Warn("the stop is not marked as clean", "failed_backing", failed, "slot_tables_in_line", p.heal.finished())
 		return nil
 	}
 	_, err := p.commitNow(&extentmap.Changes{Pool: func(r *extentmap.PoolRecord) { r.CleanStop = true }})

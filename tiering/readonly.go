@@ -30,7 +30,7 @@ func (op *opening) serveReadOnly() error {
 			c.v.setEntry(c.index, c.v.table.Load(c.index).At(c.to))
 		}
 		p.unflushed = fmt.Errorf("the pool is open read-only after an unclean stop, so that what was not flushed before cannot be: %w", ErrReadOnly)
-		p.log.Info("replayed the staged log in memory", "records", len(op.records), "changed extents", len(changes), "void", op.void)
+		p.log.Info("replayed the staged log in memory", "records", len(op.records), "changed_extents", len(changes), "void", op.void)
 	}
 	op.sayWarnings()
 	close(p.heal.done)

@@ -92,7 +92,7 @@ func (op *opening) recover() error {
 	if err != nil {
 		return fmt.Errorf("replay staged log: %w", err)
 	}
-	p.log.Info("recovered from an unclean stop", "records", len(op.records), "changed extents", n, "void", op.void)
+	p.log.Info("recovered from an unclean stop", "records", len(op.records), "changed_extents", n, "void", op.void)
 	return nil
 }
 

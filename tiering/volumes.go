@@ -171,17 +171,13 @@ func (p *Pool) CreateVolume(ctx context.Context, spec VolumeSpec, dryRun bool) e
 			err = fmt.Errorf("volume %s: %w", spec.Name, err)
 		}
 	}
-	if err != nil || dryRun {
-		p.space.forget(v)
-		p.heat.DropVolume(v.id)
-		_ = v.table.Close()
-		return err
+	if err == nil && !dryRun {
+		err = p.commitVolumes(&extentmap.Changes{
+			Volumes: []extentmap.Volume{r},
+			Pool:    func(pr *extentmap.PoolRecord) { pr.NextVolume = max(pr.NextVolume, r.ID+1) },
+		})
 	}
-	err = p.commitVolumes(&extentmap.Changes{
-		Volumes: []extentmap.Volume{r},
-		Pool:    func(pr *extentmap.PoolRecord) { pr.NextVolume = max(pr.NextVolume, r.ID+1) },
-	})
-	if err != nil {
+	if err != nil || dryRun {
 		p.space.forget(v)
 		p.heat.DropVolume(v.id)
 		_ = v.table.Close()

@@ -236,14 +236,5 @@ func newTierRemoveCommand(g *globals) *cobra.Command {
 }
 
 func changeBacking(g *globals, call func(control.Service) (control.BackingChange, error)) error {
-	return ask(g, call, func(w io.Writer, b control.BackingChange) error {
-		t := newTable(w)
-		for _, line := range b.Changes {
-			if b.DryRun {
-				line = dryRunPrefix + line
-			}
-			t.row(line)
-		}
-		return t.flush()
-	})
+	return ask(g, call, func(w io.Writer, b control.BackingChange) error { return showChanges(w, b.Changes, b.DryRun) })
 }

@@ -26,21 +26,10 @@ func newBackingForgetCommand(g *globals) *cobra.Command {
 			r.Backing = args[0]
 			return ask(g, func(s control.Service) (control.BackingForgotten, error) {
 				return s.BackingForget(c.Context(), r)
-			}, showForgotten)
+			}, func(w io.Writer, f control.BackingForgotten) error { return showChanges(w, f.Changes, f.DryRun) })
 		},
 	}
 	c.Flags().BoolVar(&r.AcceptLoss, "accept-loss", false, "give up the data on it")
 	dryRunFlag(c, &r.DryRun)
 	return c
-}
-
-func showForgotten(w io.Writer, f control.BackingForgotten) error {
-	t := newTable(w)
-	for _, line := range f.Changes {
-		if f.DryRun {
-			line = dryRunPrefix + line
-		}
-		t.row(line)
-	}
-	return t.flush()
 }

@@ -299,16 +299,19 @@ func (f *spaceFlags) parse(c *cobra.Command, reservation, quota *int64) error {
 
 // change asks for a change of a volume and prints what it did.
 func change(g *globals, call func(control.Service) (control.VolumeChange, error)) error {
-	return ask(g, call, func(w io.Writer, v control.VolumeChange) error {
-		t := newTable(w)
-		for _, line := range v.Changes {
-			if v.DryRun {
-				line = dryRunPrefix + line
-			}
-			t.row(line)
+	return ask(g, call, func(w io.Writer, v control.VolumeChange) error { return showChanges(w, v.Changes, v.DryRun) })
+}
+
+// showChanges prints what was done, or would be.
+func showChanges(w io.Writer, lines []string, dryRun bool) error {
+	t := newTable(w)
+	for _, line := range lines {
+		if dryRun {
+			line = dryRunPrefix + line
 		}
-		return t.flush()
-	})
+		t.row(line)
+	}
+	return t.flush()
 }
 
 // dryRunPrefix begins a line about what was not done.

@@ -3,7 +3,6 @@ package ondisk
 import (
 	"bytes"
 	"context"
-	"encoding/binary"
 	"fmt"
 
 	"github.com/google/uuid"
@@ -89,24 +88,11 @@ type StampCopy struct {
 func ReadStampCopies(ctx context.Context, st backing.Store, poolID, backingUUID uuid.UUID, l Layout) (copies [2]StampCopy, err error) {
 	seed := append(poolID[:], backingUUID[:]...)
 	for i, off := range l.StampOffset {
-		b, state, err := readStructure(ctx, st, off, blockSize, stampMagic, seed)
+		v, generation, state, err := readStamp(ctx, st, off, seed)
 		if err != nil {
 			return copies, fmt.Errorf("read stamp: %w", err)
 		}
-		if state == absent && !allZero(b) {
-			state = damaged
-		}
-		copies[i] = StampCopy{Offset: off, State: copyState(state)}
-		if state != valid {
-			continue
-		}
-		h, _ := parseHead(b, stampMagic, blockSize)
-		copies[i].Generation = h.generation
-		copies[i].Stamp = Stamp{
-			Commit:      binary.LittleEndian.Uint64(b[headSize:]),
-			Incarnation: binary.LittleEndian.Uint64(b[headSize+8:]),
-			Clean:       b[headSize+16] == 1,
-		}
+		copies[i] = StampCopy{Offset: off, State: copyState(state), Generation: generation, Stamp: v}
 	}
 	return copies, nil
 }
@@ -115,12 +101,7 @@ func ReadStampCopies(ctx context.Context, st backing.Store, poolID, backingUUID 
 // there, and syncs.
 func MendStamp(ctx context.Context, st backing.Store, poolID, backingUUID uuid.UUID, l Layout, i int, generation uint64, v Stamp) error {
 	b := alignedBytes(blockSize)
-	binary.LittleEndian.PutUint64(b[headSize:], v.Commit)
-	binary.LittleEndian.PutUint64(b[headSize+8:], v.Incarnation)
-	if v.Clean {
-		b[headSize+16] = 1
-	}
-	sealHead(b, stampMagic, generation, append(poolID[:], backingUUID[:]...))
+	v.encode(b, generation, append(poolID[:], backingUUID[:]...))
 	if err := st.WriteAt(ctx, b, l.StampOffset[i]); err != nil {
 		return fmt.Errorf("mend stamp: %w", err)
 	}

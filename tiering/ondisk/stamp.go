@@ -25,6 +25,38 @@ type Stamp struct {
 
 const stampMagic = "tierdST\n"
 
+// encode fills the block b with v, as the stamp of a generation.
+func (v Stamp) encode(b []byte, generation uint64, seed []byte) {
+	clear(b)
+	binary.LittleEndian.PutUint64(b[headSize:], v.Commit)
+	binary.LittleEndian.PutUint64(b[headSize+8:], v.Incarnation)
+	if v.Clean {
+		b[headSize+16] = 1
+	}
+	sealHead(b, stampMagic, generation, seed)
+}
+
+// readStamp reads one block of a stamp; the stamp and its generation are zero if
+// it is not valid.
+func readStamp(ctx context.Context, st backing.Store, off int64, seed []byte) (v Stamp, generation uint64, state headState, err error) {
+	b, state, err := readStructure(ctx, st, off, blockSize, stampMagic, seed)
+	switch {
+	case err != nil:
+		return Stamp{}, 0, state, err
+	case state == absent && !allZero(b):
+		state = damaged
+	case state == valid:
+		h, _ := parseHead(b, stampMagic, blockSize)
+		generation = h.generation
+		v = Stamp{
+			Commit:      binary.LittleEndian.Uint64(b[headSize:]),
+			Incarnation: binary.LittleEndian.Uint64(b[headSize+8:]),
+			Clean:       b[headSize+16] == 1,
+		}
+	}
+	return v, generation, state, nil
+}
+
 // Stamps writes the stamp of one backing. It uses two blocks in turn, so that
 // a torn write leaves the stamp before it. That holds if each write is synced
 // before the next: at most one Write between two Syncs of the backing. It is
@@ -63,21 +95,13 @@ func (s *Stamps) readLocked(ctx context.Context) (best Stamp, err error) {
 	s.generation, s.newest, s.known = 0, 1, false
 	var sum headState
 	for i, off := range s.offset {
-		b, state, err := readStructure(ctx, s.st, off, blockSize, stampMagic, s.seed)
+		v, generation, state, err := readStamp(ctx, s.st, off, s.seed)
 		if err != nil {
 			return Stamp{}, err
 		}
-		if state == absent && !allZero(b) {
-			state = damaged
-		}
 		sum = max(sum, state)
-		if h, _ := parseHead(b, stampMagic, blockSize); state == valid && h.generation > s.generation {
-			s.generation, s.newest = h.generation, i
-			best = Stamp{
-				Commit:      binary.LittleEndian.Uint64(b[headSize:]),
-				Incarnation: binary.LittleEndian.Uint64(b[headSize+8:]),
-				Clean:       b[headSize+16] == 1,
-			}
+		if generation > s.generation {
+			s.generation, s.newest, best = generation, i, v
 		}
 	}
 	switch sum {
@@ -101,13 +125,7 @@ func (s *Stamps) Write(ctx context.Context, v Stamp) error {
 			return fmt.Errorf("write stamp: %w", err)
 		}
 	}
-	clear(s.block)
-	binary.LittleEndian.PutUint64(s.block[headSize:], v.Commit)
-	binary.LittleEndian.PutUint64(s.block[headSize+8:], v.Incarnation)
-	if v.Clean {
-		s.block[headSize+16] = 1
-	}
-	sealHead(s.block, stampMagic, s.generation+1, s.seed)
+	v.encode(s.block, s.generation+1, s.seed)
 	if err := s.st.WriteAt(ctx, s.block, s.offset[1-s.newest]); err != nil {
 		return fmt.Errorf("write stamp: %w", err)
 	}

@@ -62,10 +62,6 @@ const (
 	MemberCreating                         // being added; holds nothing yet
 )
 
-func (s MemberState) String() string {
-	return cmp.Or(map[MemberState]string{MemberOK: "ok", MemberDraining: "draining", MemberFailed: "failed", MemberForgotten: "forgotten", MemberCreating: "creating"}[s], fmt.Sprintf("state %d", uint8(s)))
-}
-
 // TierRecord names one tier; Name and Media have at most 255 bytes.
 type TierRecord struct {
 	ID          extent.TierID

@@ -297,21 +297,6 @@ func TestRebalance(t *testing.T) {
 	}
 }
 
-func TestParseWant(t *testing.T) {
-	tiers := threeTiers(1, 1, 1)
-	for s, want := range map[string]plan.Want{
-		"": {}, "auto": {}, "highest": {Kind: plan.WantHighest}, "lowest": {Kind: plan.WantLowest},
-		"fc": {Kind: plan.WantTier, Tier: 1},
-	} {
-		if got, err := plan.ParseWant(s, tiers); err != nil || got != want {
-			t.Errorf("%q: got %v, %v, want %v", s, got, err, want)
-		}
-	}
-	if _, err := plan.ParseWant("tape", tiers); err == nil {
-		t.Error("unknown tier: got no error")
-	}
-}
-
 func TestDelay(t *testing.T) {
 	for _, tc := range []struct {
 		service time.Duration

@@ -1,30 +1,10 @@
 package plan
 
 import (
-	"fmt"
 	"slices"
 
 	"tierd/tiering/extent"
 )
-
-// ParseWant turns a volume's policy as it is configured (auto, highest, lowest or
-// the name of one of tiers) into a Want.
-func ParseWant(s string, tiers []Tier) (Want, error) {
-	switch s {
-	case "auto", "":
-		return Want{}, nil
-	case "highest":
-		return Want{Kind: WantHighest}, nil
-	case "lowest":
-		return Want{Kind: WantLowest}, nil
-	}
-	for _, t := range tiers {
-		if t.Name == s {
-			return Want{Kind: WantTier, Tier: t.ID}, nil
-		}
-	}
-	return Want{}, fmt.Errorf("policy %q: must be auto, highest, lowest or the name of a tier", s)
-}
 
 // fulfilled reports whether e lies where its policy wants it most.
 func (pl *planner) fulfilled(e Extent) bool { return len(pl.targets(e.Want, e.Tier)) == 0 }
