@@ -133,14 +133,8 @@ func (p *Pool) findBacking(name string) (found *member, err error) {
 func (p *Pool) lossesOn(b *member) []Loss {
 	var losses []Loss
 	for _, v := range p.Volumes() {
-		l := Loss{Volume: v.Name()}
-		for _, r := range v.Lost() {
-			if r.Backing == b.id {
-				l.Bytes += r.Length
-			}
-		}
-		if l.Bytes > 0 {
-			losses = append(losses, l)
+		if n := v.lostOn(b); n > 0 {
+			losses = append(losses, Loss{Volume: v.Name(), Bytes: n})
 		}
 	}
 	return losses

@@ -160,35 +160,43 @@ type LostRange struct {
 
 // Lost returns the ranges of the volume whose backings are missing, in order and
 // merged where they lie side by side on the same backing.
-func (v *Volume) Lost() []LostRange {
-	if v.lost.Load() == 0 {
-		return nil
-	}
-	var ranges []LostRange
-	size := v.pool.size
-	v.table.Range(func(i extent.Index, e extent.Entry) bool {
-		if !e.Mapped() {
-			return true
-		}
-		b := v.pool.member(e.Location())
-		if !b.missing {
-			return true
-		}
-		off, n := size.Start(i), v.extentBytes(i)
+func (v *Volume) Lost() (ranges []LostRange) {
+	v.eachLost(func(off, n int64, b *member) {
 		if k := len(ranges) - 1; k >= 0 && ranges[k].Backing == b.id && ranges[k].Offset+ranges[k].Length == off {
 			ranges[k].Length += n
 		} else {
 			ranges = append(ranges, LostRange{off, n, b.id, b.path})
 		}
-		return true
 	})
 	return ranges
 }
 
 // LostBytes returns how much of the volume cannot be read, bytes.
-func (v *Volume) LostBytes() (n int64) {
-	for _, r := range v.Lost() {
-		n += r.Length
+func (v *Volume) LostBytes() int64 { return v.lostOn(nil) }
+
+// lostOn returns how much of the volume is on the missing backing on, or on any if
+// that is nil, bytes.
+func (v *Volume) lostOn(on *member) (bytes int64) {
+	v.eachLost(func(_, n int64, b *member) {
+		if on == nil || b == on {
+			bytes += n
+		}
+	})
+	return bytes
+}
+
+// eachLost calls fn, in order, for each extent on a missing backing: it is n bytes
+// at off.
+func (v *Volume) eachLost(fn func(off, n int64, b *member)) {
+	if v.lost.Load() == 0 {
+		return
 	}
-	return n
+	v.table.Range(func(i extent.Index, e extent.Entry) bool {
+		if e.Mapped() {
+			if b := v.pool.member(e.Location()); b.missing {
+				fn(v.pool.size.Start(i), v.extentBytes(i), b)
+			}
+		}
+		return true
+	})
 }

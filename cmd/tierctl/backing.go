@@ -15,7 +15,7 @@ func newBackingCommand(g *globals) *cobra.Command {
 		newBackingForgetCommand(g), &cobra.Command{
 			Use:     "list",
 			Short:   "List the backings with state, fill and latency",
-			Long:    "List shows each file or device: its state (ok, suspect, failed or missing, and\nhow far it is drained), its slots, data that is not synced yet and how long a\nsync of it is expected to take (writes wait above 1 s), and the mean time of a\nread and of a write since the daemon's start. Clean slots can be\ngiven out at once; other free ones are zeroed first.",
+			Long:    "List shows each file or device: its state (ok, suspect, failed or missing, and\nhow far it is drained), its slots, data that is not synced yet and how long a\nsync of it is expected to take (writes wait above 1 s), and since the\ndaemon's start the mean time of a write, and of a read that the page cache did not\nhave. Clean slots can be given out at once; other free ones are zeroed first.",
 			Example: "  tierctl backing list\n  tierctl backing list -o json | jq '.[] | select(.state != \"ok\")'",
 			Args:    args(),
 			RunE:    func(c *cobra.Command, _ []string) error { return runBackingList(c.Context(), g) },
