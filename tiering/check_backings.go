@@ -236,6 +236,8 @@ func (c *checker) checkMember(ctx context.Context, b *checkedBacking) {
 	}
 	if m.State == extentmap.MemberFailed {
 		c.found.damage(FoundFailed, where, mendClear, "it has failed: %s", m.Error)
+	} else if lost := lostBy(pr, m.ID); len(lost) > 0 {
+		c.found.damage(FoundFailed, where, mendClear, "answered writes to %d volumes were lost when moves onto it were taken back", len(lost))
 	}
 	b.usable = true
 	c.checkSuperblock(b)

@@ -23,6 +23,7 @@ type commitRequest struct {
 	changes []extentmap.MapChange
 	vacated []vacatedSlot
 	maxSeq  uint64
+	lost    []extentmap.LostWrites // to be remembered
 
 	done   chan struct{}
 	commit uint64
@@ -84,11 +85,16 @@ func (c *committer) gather(r *commitRequest) []*commitRequest {
 func (c *committer) run(batch []*commitRequest) {
 	var ch extentmap.Changes
 	var maxSeq uint64
+	var lost []extentmap.LostWrites
 	for _, r := range batch {
+		lost = append(lost, r.lost...)
 		ch.Map = append(ch.Map, r.changes...)
 		maxSeq = max(maxSeq, r.maxSeq)
 	}
-	ch.Pool = func(p *extentmap.PoolRecord) { p.MaxSeq = max(p.MaxSeq, maxSeq) }
+	ch.Pool = func(p *extentmap.PoolRecord) {
+		p.MaxSeq = max(p.MaxSeq, maxSeq)
+		rememberLost(p, lost)
+	}
 	start := time.Now()
 	commit, err := c.pool.commitNow(&ch)
 	c.opStats.done(time.Since(start), err)

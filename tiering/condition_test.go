@@ -296,6 +296,41 @@ func TestFailedUnderStagedMapping(t *testing.T) {
 	wantErr(t, "flush of v0 after the second restart", e.volume("v0").Flush(ctx), tiering.ErrBackingFailed)
 }
 
+// TestFailedUnderStagedMove: a move is taken back because its target failed, and with
+// it an answered write. The volume does not flush any more, also when nothing of it is
+// on that backing after more restarts, until the operator says so.
+func TestFailedUnderStagedMove(t *testing.T) {
+	e := placed(t, model.Config{})
+	hold := make(chan struct{})
+	// The first sync is that of the mover before the switch, the second the round's.
+	e.stores[path(1, 0)].Inject(faultstore.Fault{Ops: faultstore.Sync, Nth: 2, Wait: hold, Err: syscall.EIO})
+	moved := make(chan bool)
+	go func() { moved <- e.Relocate("v0", 0, 1) }()
+	eventually(t, "the extent is on the other tier", func() bool { return e.tierOf("v0", 0) == "t1" })
+	e.write("v0", 0, block, 7)
+	close(hold)
+	if <-moved {
+		t.Error("the move has been committed though its target has failed")
+	}
+	wantErr(t, "flush", e.volume("v0").Flush(ctx), syscall.EIO)
+	for i := range 3 {
+		e.Kill()
+		e.Open()
+		wantErr(t, fmt.Sprintf("flush after restart %d", i+1), e.volume("v0").Flush(ctx), tiering.ErrBackingFailed)
+	}
+	e.Kill()
+	e.clearFailed(path(1, 0))
+	e.Open()
+	e.healed()
+	e.flush("v0")
+	if used, _, _ := e.slots(1); used != 3 {
+		t.Errorf("%d slots used on the cleared backing, want the 3 of v1", used)
+	}
+	e.settle()
+	e.Close()
+	e.Check()
+}
+
 // TestExtentsFlee: what can be read of a suspect backing is moved to others, each
 // copy being read back, and what cannot stays, without a storm of tries and lines.
 func TestExtentsFlee(t *testing.T) {

@@ -2,6 +2,7 @@ package tiering_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io/fs"
 	"slices"
@@ -59,6 +60,16 @@ func placed(t *testing.T, cfg model.Config) *env {
 		e.flush(name)
 	}
 	return e
+}
+
+// clearFailed lets a failed backing serve again, as the operator does. The pool is not
+// open.
+func (e *env) clearFailed(backing string) {
+	e.t.Helper()
+	r, err := tiering.Repair(ctx, e.opt, tiering.RepairOptions{ClearFailed: []string{backing}})
+	if err != nil {
+		e.t.Fatalf("clear failed backing: %v, %+v", err, r)
+	}
 }
 
 func (e *env) wantLost(name string, want string) {
@@ -298,15 +309,20 @@ func TestDegradedMove(t *testing.T) {
 		t.Error("the continuity id is the same, and an answered write is lost")
 	}
 	e.healed()
-	e.Kill()
-	e.mustOpen(without(path(1, 0)))
 	e.write("v0", 0, ext, 9)
-	e.flush("v0")
-	e.healed()
 	e.Kill()
 	e.Open()
 	e.healed()
 	e.expect("v0", 0, ext, 9)
+	wantErr(t, "flush, though the backing is back", e.volume("v0").Flush(ctx), tiering.ErrBackingFailed)
+	e.flush("v1")
+	if err := e.closeBadly(); !errors.Is(err, tiering.ErrBackingFailed) {
+		t.Errorf("close = %v, want ErrBackingFailed", err)
+	}
+	e.clearFailed(path(1, 0))
+	e.Open()
+	e.healed()
+	e.flush("v0")
 	e.settle()
 	e.Close()
 	e.Check()

@@ -3,6 +3,7 @@ package tiering_test
 import (
 	"bytes"
 	"errors"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -53,7 +54,7 @@ func TestDumpIsTheMetadata(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := e.state()
-	if got.Pool != want.Pool || !slices.Equal(got.Tiers, want.Tiers) || !slices.Equal(got.Members, want.Members) || !slices.Equal(got.Volumes, want.Volumes) {
+	if !reflect.DeepEqual(got.Pool, want.Pool) || !slices.Equal(got.Tiers, want.Tiers) || !slices.Equal(got.Members, want.Members) || !slices.Equal(got.Volumes, want.Volumes) {
 		t.Errorf("records of the dump:\n%+v\nwant\n%+v", got, want)
 	}
 	if len(heat) == 0 {

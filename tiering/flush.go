@@ -233,7 +233,7 @@ func (p *Pool) syncBackings(ctx context.Context, set backingSet, failed *backing
 
 // commitBatch commits the last mapping of each extent of the batch. A move onto a
 // backing that failed is left out: the extent's flushed bytes are still in the
-// slot it left.
+// slot it left. Writes since are not, which is remembered.
 func (v *Volume) commitBatch(batch []stagedRecord, last map[extent.Index]int, failed backingSet) error {
 	p := v.pool
 	req := &commitRequest{done: make(chan struct{})}
@@ -241,6 +241,7 @@ func (v *Volume) commitBatch(batch []stagedRecord, last map[extent.Index]int, fa
 	for i, r := range batch {
 		if r.move && last[r.index] == i && failed.has(r.entry.Location().Backing) {
 			dropped[r.index] = true
+			req.lost = append(req.lost, extentmap.LostWrites{Volume: v.id, Backing: r.entry.Location().Backing})
 		}
 	}
 	for i, r := range batch {

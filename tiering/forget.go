@@ -98,13 +98,17 @@ func (p *Pool) forget(name string, acceptLoss, dryRun bool) (*member, Forgotten,
 	case len(f.Losses) > 0 && !acceptLoss:
 		return b, f, &classed{busy("backing %s is not forgotten: %v", b.path, &f), ErrLossNotAccepted}
 	}
+	newContinuity := renewContinuity()
 	err = p.editMembers(func(m *extentmap.Member) bool {
 		if m.ID != b.id {
 			return false
 		}
 		m.State, m.Error, m.Emptying, m.Away, m.Unsynced = extentmap.MemberForgotten, "", true, false, false
 		return true
-	}, renewContinuity())
+	}, func(r *extentmap.PoolRecord) {
+		newContinuity(r)
+		forgetLost(r, b.id)
+	})
 	if err != nil {
 		return b, f, fmt.Errorf("forget backing %s: %w", b.path, err)
 	}

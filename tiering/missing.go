@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -97,19 +98,47 @@ func (op *opening) judgeMissing() error {
 	return refuse("%s; attach it again, or start tierd with --degraded: then the rest serves, and what is there answers with errors", strings.Join(list, ", "))
 }
 
+// rememberLost adds to r what it does not have.
+func rememberLost(r *extentmap.PoolRecord, lost []extentmap.LostWrites) {
+	for _, l := range lost {
+		if !slices.Contains(r.LostWrites, l) {
+			r.LostWrites = append(slices.Clip(r.LostWrites), l)
+		}
+	}
+}
+
+// lostBy returns the volumes that have lost writes on a backing.
+func lostBy(r extentmap.PoolRecord, b extent.BackingID) (volumes []extent.VolumeID) {
+	for _, l := range r.LostWrites {
+		if l.Backing == b {
+			volumes = append(volumes, l.Volume)
+		}
+	}
+	return volumes
+}
+
+// forgetLost removes from r what was lost on a backing.
+func forgetLost(r *extentmap.PoolRecord, b extent.BackingID) {
+	r.LostWrites = slices.DeleteFunc(slices.Clone(r.LostWrites), func(l extentmap.LostWrites) bool { return l.Backing == b })
+}
+
 // failUnsynced makes the flushes fail of volumes with extents on missing backings
-// that were perhaps not synced, and of no others: nobody knows what of the volumes'
-// answered data was on its way there.
+// that were perhaps not synced, and of those that have lost writes by a move that
+// was taken back, and of no others: nobody knows what of the volumes' answered data
+// was on its way there.
 func (p *Pool) failUnsynced() {
 	unsynced := make(map[extent.BackingID]error)
-	for _, m := range p.db.State().Members {
+	state := p.db.State()
+	for _, m := range state.Members {
 		if b := p.members[m.ID].Load(); b != nil && b.missing && m.Unsynced && m.State != extentmap.MemberForgotten {
 			unsynced[m.ID] = b.err()
 		}
 	}
 	for _, v := range p.allVolumes() {
 		var failure error
-		if len(unsynced) > 0 && v.lost.Load() > 0 {
+		if i := slices.IndexFunc(state.Pool.LostWrites, func(l extentmap.LostWrites) bool { return l.Volume == v.id }); i >= 0 {
+			failure = p.lostOn(state.Pool.LostWrites[i].Backing)
+		} else if len(unsynced) > 0 && v.lost.Load() > 0 {
 			v.table.Range(func(_ extent.Index, e extent.Entry) bool {
 				if e.Mapped() {
 					failure = unsynced[e.Location().Backing]
@@ -124,6 +153,15 @@ func (p *Pool) failUnsynced() {
 		failure = fmt.Errorf("flush volume %s: answered data may be lost: %w", v.Name(), failure)
 		v.unsynced.Store(&failure)
 	}
+}
+
+// lostOn is why flushes fail of a volume that lost writes on a backing.
+func (p *Pool) lostOn(id extent.BackingID) error {
+	b := p.members[id].Load()
+	if b == nil || b.err() == nil {
+		return fmt.Errorf("%w: a move to backing %d was taken back; look at the volume, then let pool repair --clear-failed %d forget it", ErrBackingFailed, id, id)
+	}
+	return fmt.Errorf("a move was taken back: %w", b.err())
 }
 
 // failConcerned makes the flushes fail of volumes with extents on failed backings:

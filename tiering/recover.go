@@ -122,9 +122,8 @@ type replayed struct {
 //
 // A move onto a backing that is missing is left out, like one onto a backing that
 // failed: the extent's flushed bytes are still in the slot it left. Writes that came
-// after it are where nobody can read them, and takenBack has the volume.
-func (p *Pool) latest(recs []stagedlog.Record) (changes []replayed, takenBack map[*Volume]error, err error) {
-	takenBack = make(map[*Volume]error)
+// after it are lost, of which lost tells.
+func (p *Pool) latest(recs []stagedlog.Record) (changes []replayed, lost []extentmap.LostWrites, err error) {
 	last := make(map[extent.Key]stagedlog.Record)
 	for _, r := range recs {
 		v := p.byID[r.Volume]
@@ -150,24 +149,27 @@ func (p *Pool) latest(recs []stagedlog.Record) (changes []replayed, takenBack ma
 		}
 		if c.move && p.member(c.to).missing && !r.From.IsZero() && p.member(r.From) != nil {
 			p.heal.renew(r.From)
-			takenBack[v] = fmt.Errorf("answered data may be lost: a move was taken back: %w", p.member(c.to).err())
+			lost = append(lost, extentmap.LostWrites{Volume: v.id, Backing: c.to.Backing})
 			if c.to, c.move = r.From, false; c.from == c.to {
 				continue
 			}
 		}
 		changes = append(changes, c)
 	}
-	return changes, takenBack, nil
+	return changes, lost, nil
 }
 
 // replay applies the records on top of the maps and commits the outcome.
 func (p *Pool) replay(recs []stagedlog.Record) (changed int, err error) {
-	changes, takenBack, err := p.latest(recs)
+	changes, lost, err := p.latest(recs)
 	if err != nil {
 		return 0, err
 	}
-	for v, cause := range takenBack {
-		defer v.fail(cause) // what is here is committed first
+	if len(lost) > 0 {
+		_, err := p.commitNow(&extentmap.Changes{Pool: func(r *extentmap.PoolRecord) { rememberLost(r, lost) }})
+		if err != nil {
+			return 0, err
+		}
 	}
 	// All slots that are left are given up before any is taken: one extent's may be
 	// another's now.

@@ -112,6 +112,8 @@ func (p *Pool) removable(b *member) error {
 		return busy("backing %s has %d extents; drain it first", b.path, c.Used)
 	case b.err() != nil && c.Quarantined+c.Vacated > 0:
 		return busy("backing %s has failed and holds %d slots whose content may be the only copy; clear the failure with pool repair, drain it, or detach it and give it up with backing forget", b.path, c.Quarantined+c.Vacated)
+	case len(lostBy(p.db.Pool(), b.id)) > 0:
+		return busy("backing %s has lost writes of volumes whose flushes fail for it; look at them, then let pool repair --clear-failed forget it", b.path)
 	case others == 0:
 		return busy("backing %s is the only one that serves", b.path)
 	case !p.heal.finished():

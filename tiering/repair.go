@@ -448,13 +448,15 @@ func (r *repairer) clearFailed(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if m.State != extentmap.MemberFailed {
+		if m.State != extentmap.MemberFailed && len(lostBy(r.state.Pool, m.ID)) == 0 {
 			continue // it serves: an earlier run has done it
 		}
 		if b := r.backings[m.ID]; b == nil || !b.usable {
 			return refuse("backing %s cannot be cleared: it is missing, or damaged", m.Path)
 		}
-		m.State, m.Error = extentmap.MemberOK, ""
+		if m.State == extentmap.MemberFailed {
+			m.State, m.Error = extentmap.MemberOK, ""
+		}
 		changed = append(changed, m)
 	}
 	if len(changed) == 0 {
@@ -463,6 +465,9 @@ func (r *repairer) clearFailed(ctx context.Context) error {
 	continuity := uuid.New()
 	err := r.commit(ctx, &extentmap.Changes{Members: changed, Pool: func(p *extentmap.PoolRecord) {
 		p.CleanStop, p.Continuity = false, continuity
+		for _, m := range changed {
+			forgetLost(p, m.ID)
+		}
 	}})
 	if err != nil {
 		return fmt.Errorf("clear failure: %w", err)

@@ -132,6 +132,16 @@ type PoolRecord struct {
 	NextVolume       extent.VolumeID  `json:"next_volume"`  // lowest id never given out
 	NextBacking      extent.BackingID `json:"next_backing"` // lowest id never given out
 	VolumeGeneration uint64           `json:"volume_generation"`
+
+	LostWrites []LostWrites `json:"lost_writes"` // by volume
+}
+
+// LostWrites says that answered writes to a volume may be lost though its extents are
+// elsewhere by now: a move onto the backing was taken back. Its flushes fail until an
+// operator clears the backing, or gives it up.
+type LostWrites struct {
+	Volume  extent.VolumeID  `json:"volume"`
+	Backing extent.BackingID `json:"backing"`
 }
 
 // TierRecord names one tier.
