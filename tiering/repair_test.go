@@ -42,6 +42,9 @@ func (f *diskPool) slotsOf(id extent.BackingID) (owned, free extent.Slot, owner 
 			f.t.Fatal(err)
 		}
 	}
+	if len(used) == 0 {
+		f.t.Fatalf("backing %d has no extents", id)
+	}
 	owned = slices.Max(slices.Collect(maps.Keys(used)))
 	owner = used[owned]
 	for used[free] != (extent.Key{}) {
