@@ -107,7 +107,7 @@ func TestMissingIsRefused(t *testing.T) {
 	e.expect("v1", 0, ext, 1)
 }
 
-// TestDegraded: what is on a missing backing answers EIO and can be unmapped, the
+// TestDegraded (H30): what is on a missing backing answers EIO and can be unmapped, the
 // rest serves, and all is well when the backing is back.
 func TestDegraded(t *testing.T) {
 	e := placed(t, model.Config{})

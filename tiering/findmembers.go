@@ -204,6 +204,8 @@ func (op *opening) checkMember(ctx context.Context, m extentmap.Member, c *candi
 		return refuse("backing %s has %d bytes, and %d by its superblock: it was cut off; give it back its size, or take it away and start with --degraded", c.spec.Path, c.store.Size(), c.sb.Layout.Size)
 	case c.sb.Incarnation < m.Incarnation:
 		return refuse("backing %s is an old copy (incarnation %d, the pool knows %d); attach the original, or take the copy away and start with --degraded", c.spec.Path, c.sb.Incarnation, m.Incarnation)
+	case mutant.On(mutant.LaggardsRefused) && c.sb.Incarnation < pr.Incarnation:
+		return refuse("backing %s has not heard of incarnation %d", c.spec.Path, pr.Incarnation)
 	case mutant.On(mutant.OldMapAccepted):
 		return nil
 	case c.sb.Incarnation > pr.Incarnation:

@@ -86,6 +86,7 @@ var hunts = []struct {
 	{mutant.ReplayOldest, boots, true},
 	{mutant.SameIncarnation, boots, true},
 	{mutant.DeleteInMemory, boots, true},
+	{mutant.LaggardsRefused, boots, true},
 
 	{mutant.CommitBeforeSync, moving, false},
 	{mutant.MarkDirtyBefore, random, true},

@@ -31,6 +31,7 @@ const (
 	ReplayOldest       Mutant = "replay-oldest"        // the first record of an extent counts, not the last
 	SameIncarnation    Mutant = "same-incarnation"     // an open does not raise the incarnation
 	DeleteInMemory     Mutant = "delete-in-memory"     // a deletion is answered before it is durable
+	LaggardsRefused    Mutant = "laggards-refused"     // a member that was away, or has not heard of the last open, is refused
 
 	// What a power cut must not lose.
 	CommitBeforeSync   Mutant = "commit-before-sync"  // the map is committed before the data is durable
@@ -70,7 +71,7 @@ func All() []Mutant {
 	return []Mutant{
 		NoReadValidation, NoGeneration, NoRegistration, PiecewiseRegistration, NoWidening, NoPieceMarks,
 		MarksAtEnter, NoFirstMarks, NoExclusion, NoSwitchRecheck, SharedUnmap, RecordAfterPublish, ReplayOldest,
-		SameIncarnation, DeleteInMemory, CommitBeforeSync, MarkDirtyBefore, JoinRunningSync, FUAOvertakesRound,
+		SameIncarnation, DeleteInMemory, LaggardsRefused, CommitBeforeSync, MarkDirtyBefore, JoinRunningSync, FUAOvertakesRound,
 		CleanDirtySetAtRun, IgnoreBootID, IgnoreInstances, KeepContinuity, SwallowSyncError, FUAEatsError,
 		ForgetFailure, ForgetFailedRound, CommitRetried, EarlySlotReuse, NoZeroing, ZeroAfterRelease,
 		CleanAfterUnclean, CleanBeforeSync, TableBeforeContent, NoTombstone, ClearBeforeSync, NoHeal, NoVolumeTable,
