@@ -3,9 +3,14 @@ package tiering
 import (
 	"cmp"
 	"context"
+	"fmt"
+	"math"
 	"slices"
 
+	"github.com/google/uuid"
+
 	"tierd/tiering/extent"
+	"tierd/tiering/extentmap"
 	"tierd/tiering/ondisk"
 )
 
@@ -15,12 +20,8 @@ import (
 type claim struct {
 	seq   uint64
 	place uint64 // slot<<32 | volume
-	rest  uint64 // extent<<12 | backing<<1 | tombstone
+	rest  uint64 // extent<<12 | backing<<1 | tombstone; maxVolumeExtents fit
 }
-
-// claimIndexBits is how much of an extent's number fits. The largest volume at the
-// smallest extents has fewer.
-const claimIndexBits = 64 - 12
 
 func newClaim(b extent.BackingID, s extent.Slot, e ondisk.SlotEntry) claim {
 	c := claim{
@@ -93,26 +94,22 @@ func (r *rebuild) scanMember(ctx context.Context, m *SurveyMember, total int64) 
 			out.Tombstones++
 		}
 		r.state.Pool.MaxSeq = max(r.state.Pool.MaxSeq, e.Seq)
-		r.state.Pool.NextVolume = max(r.state.Pool.NextVolume, e.Key.Volume+1) // ids are never reused
-		v := r.volumes[e.Key.Volume]
-		if v != nil && r.fromDump {
-			r.stretch(v, e)
-		}
+		r.highest = max(r.highest, e.Key.Volume)
 		switch {
-		case v == nil && r.fromDump:
-			if e.Kind == ondisk.Owner {
-				r.found.damage(FoundNoVolume, path, "", "slot %d holds extent %d of volume %d, which the dump does not know", s, e.Key.Index, e.Key.Volume)
-			}
-		case v == nil:
+		case !canBe(e.Key):
+			r.found.damage(FoundPastEnd, path, mendStart, "slot %d holds extent %d of volume %d, which cannot be; it is left out", s, e.Key.Index, e.Key.Volume)
+		case r.volumes[e.Key.Volume] == nil && e.Key.Volume < r.unknown:
 			if e.Kind == ondisk.Owner {
 				r.found.note(FoundNoVolume, path, mendStart, "slot %d holds extent %d of volume %d, which was deleted", s, e.Key.Index, e.Key.Volume)
 			}
-		case e.Key.Index >= v.count || e.Key.Index >= 1<<claimIndexBits:
-			r.found.damage(FoundPastEnd, path, mendStart, "slot %d holds extent %d of volume %s, which is past its end; it is left out", s, e.Key.Index, r.report.Volumes[v.at].Name)
 		default:
 			r.claims = append(r.claims, newClaim(m.ID(), s, e))
 		}
 		return ctx.Err() == nil
+	}, func(first extent.Slot, n uint32, err error) {
+		r.scanned += int64(n)
+		out.Unreadable += int64(n)
+		r.found.damage(FoundUnreadable, path, "", "the entries of slots %d to %d cannot be read: nobody knows whose they are, and extents that are there read as they were before, or as zeroes: %v", first, uint32(first)+n-1, err)
 	})
 	if err != nil {
 		return err
@@ -120,31 +117,50 @@ func (r *rebuild) scanMember(ctx context.Context, m *SurveyMember, total int64) 
 	return ctx.Err()
 }
 
-// stretch makes a volume of a dump large enough for an extent that a backing has of
-// it: it was grown after the dump was made.
-func (r *rebuild) stretch(v *rebuiltVolume, e ondisk.SlotEntry) {
-	if e.Kind != ondisk.Owner || e.Key.Index < v.count || e.Key.Index >= 1<<claimIndexBits {
-		return
-	}
-	size := r.size.Start(e.Key.Index + 1)
-	if checkVolumeSize(size, r.size) != nil {
-		return
-	}
-	out := &r.report.Volumes[v.at]
-	if v.count == r.size.Count(r.settingsSize(out.ID)) {
-		r.found.warning(FoundPastEnd, "volume "+out.Name, "", "it has extents past its end by the dump, and is made larger; its size was perhaps larger still")
-	}
-	v.count, out.Size, r.state.Volumes[v.at].Size = e.Key.Index+1, size, size
+// canBe reports whether there can be such an extent.
+func canBe(k extent.Key) bool {
+	return k.Volume != 0 && k.Volume != math.MaxUint32 && k.Index < maxVolumeExtents
 }
 
-// settingsSize returns the size of a volume by the dump, bytes.
-func (r *rebuild) settingsSize(id extent.VolumeID) int64 {
-	for _, v := range r.settings.Volumes {
-		if v.ID == id {
-			return v.Size
+// volumeFor returns the volume of an extent that has a slot. What is known of the
+// volumes may be old: one that is not known is made, and one that is too small is made
+// larger, for what is in slots without an extent is zeroed.
+func (r *rebuild) volumeFor(k extent.Key) *rebuiltVolume {
+	v := r.volumes[k.Volume]
+	if v == nil {
+		name := fmt.Sprintf("found-%d", k.Volume)
+		for slices.ContainsFunc(r.state.Volumes, func(v extentmap.Volume) bool { return v.Name == name }) {
+			name += "-again"
+		}
+		v = &rebuiltVolume{at: len(r.state.Volumes), found: true}
+		r.volumes[k.Volume] = v
+		r.state.Volumes = append(r.state.Volumes, extentmap.Volume{
+			ID: k.Volume, UUID: uuid.New(), Name: name, Policy: "auto", State: extentmap.VolumeActive, ReadOnly: true,
+		})
+		r.report.Volumes = append(r.report.Volumes, RebuiltVolume{ID: k.Volume, UUID: r.state.Volumes[v.at].UUID, Name: name, Policy: "auto"})
+	}
+	if k.Index >= v.count {
+		v.stretched = true
+		v.count = k.Index + 1
+		size := r.size.Start(v.count)
+		r.state.Volumes[v.at].Size, r.report.Volumes[v.at].Size = size, size
+	}
+	return v
+}
+
+// tellVolumes reports the volumes that had to be made, or made larger.
+func (r *rebuild) tellVolumes() {
+	if r.highest >= r.unknown {
+		r.oldVolumes("it has no volume from %d on, and slots belonged to volume %d", r.unknown, r.highest)
+	}
+	for _, out := range r.report.Volumes {
+		switch v := r.volumes[out.ID]; {
+		case v.found:
+			r.found.damage(FoundNoVolume, "volume "+out.Name, "volume rename, volume set", "made for the %d extents of volume %d, of which nothing else is known: its size may have been larger; it is read-only", out.Extents, out.ID)
+		case v.stretched:
+			r.found.damage(FoundPastEnd, "volume "+out.Name, "volume grow", "it has extents past its last known end, and is made larger; its size may have been larger still")
 		}
 	}
-	return 0
 }
 
 // resolve keeps the latest claim of each extent if it is that of an owner: what is
@@ -162,7 +178,7 @@ func (r *rebuild) resolve() {
 			// from its commit, and the replay of its record another, in the slot that the map
 			// knew.
 			if other.seq == first.seq && !other.tombstone() && !first.tombstone() {
-				r.found.damage(FoundDoubleOwner, "volume "+r.report.Volumes[r.volumes[key.Volume].at].Name, "",
+				r.found.damage(FoundDoubleOwner, "volume "+r.report.Volumes[r.volumeFor(key).at].Name, "",
 					"extent %d is in %v and in %v, and nothing tells which is later; the first is taken", key.Index, first.location(), other.location())
 			}
 			if !other.tombstone() {
@@ -175,8 +191,10 @@ func (r *rebuild) resolve() {
 			continue
 		}
 		kept = append(kept, first)
-		r.report.Volumes[r.volumes[key.Volume].at].Extents++
+		r.report.Volumes[r.volumeFor(key).at].Extents++
 	}
 	r.claims = kept
+	r.state.Pool.NextVolume = max(r.state.Pool.NextVolume, r.highest+1) // ids are never reused
+	r.tellVolumes()
 	r.report.Extents = int64(len(kept))
 }

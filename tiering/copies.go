@@ -67,7 +67,8 @@ func (b *member) copyVolumes() error {
 	}
 	p := b.pool
 	ctx := context.Background() // a stop half-way would look like a failure of the backing
-	err := ondisk.WriteVolumeTable(ctx, b.store, b.layout, p.id, volumeTableOf(p.db.State()))
+	t := volumeTableOf(p.db.State())
+	err := ondisk.WriteVolumeTable(ctx, b.store, b.layout, p.id, t)
 	switch {
 	case errors.Is(err, ondisk.ErrTooLarge):
 		p.log.Error("a rebuild would not know all volumes", "backing", b.path, "error", err)
@@ -78,6 +79,15 @@ func (b *member) copyVolumes() error {
 		b.fail("write volume table", err)
 		return b.err()
 	}
+	if syncErr := b.sync(ctx); syncErr != nil || err != nil {
+		return syncErr
+	}
+	// The stamp proves to a rebuild that there was this table, if it is damaged by then
+	// and only the one before can be read. A table that a cut tore was never stamped.
+	if b.stamps.VolumeGeneration() >= t.Generation {
+		return nil
+	}
+	b.tabled.Store(t.Generation)
 	return b.sync(ctx)
 }
 

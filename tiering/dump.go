@@ -88,19 +88,17 @@ func refuseOwnFile(path string, o Options, members []extentmap.Member) error {
 	if path == "" {
 		return nil
 	}
-	own := map[string]string{
-		o.Metadata: "the metadata", stagedLogPath(o.Metadata): "the staged log", heatPath(o.Metadata): "the heat", budgetPath(o.Metadata): "the movement budget",
-	}
+	own := ownFiles(o.Metadata)
 	for _, b := range o.Backings {
-		own[b.Path] = "a backing"
+		own = append(own, b.Path)
 	}
 	for _, m := range members {
-		own[m.Path] = "a backing"
+		own = append(own, m.Path)
 	}
 	path = canonical(path)
-	for name, what := range own {
+	for _, name := range own {
 		if name != "" && canonical(name) == path {
-			return refuse("%s is %s of the pool; keep the dump elsewhere", path, what)
+			return refuse("%s is a file of the pool; keep the dump elsewhere", path)
 		}
 	}
 	return nil

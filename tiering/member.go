@@ -52,16 +52,17 @@ type member struct {
 	// pace.go.
 	pace pace
 
-	syncs    shared // fdatasync, shared by all who need one
-	early    shared // write-back ahead of a sync
-	clears   shared // clearing of superseded table entries, with a sync
-	device   bool   // zeroing it writes zeroes; a file forgets its blocks
-	stamped  uint64 // commit number of the last stamp; touched by the sync run alone
+	syncs    shared       // fdatasync, shared by all who need one
+	early    shared       // write-back ahead of a sync
+	clears   shared       // clearing of superseded table entries, with a sync
+	device   bool         // zeroing it writes zeroes; a file forgets its blocks
+	stamped  ondisk.Stamp // the last one; touched by the sync run alone
 	syncTime metrics.Histogram
 
-	superMu      sync.Mutex // one superblock is written at a time
-	superblocks  shared     // copies of the members' records; see copies.go
-	volumeTables shared     // copies of the volumes' records
+	superMu      sync.Mutex    // one superblock is written at a time
+	superblocks  shared        // copies of the members' records; see copies.go
+	volumeTables shared        // copies of the volumes' records
+	tabled       atomic.Uint64 // generation of the newest volume table that is durable here
 
 	opened     chan struct{} // closed when its free slots may be cleaned; see heal.go
 	unhealed   atomic.Bool   // its table cannot be brought into line with the map
@@ -151,12 +152,14 @@ func (b *member) syncRun() error {
 		return err
 	}
 	ctx := context.Background() // a sync that began is waited for: its error must not be lost
-	if commit := b.pool.commit.Load(); commit != b.stamped && !mutant.On(mutant.NoStamps) {
-		if err := b.stamps.Write(ctx, ondisk.Stamp{Commit: commit, Incarnation: b.pool.incarnation, Clean: b.pool.stopped.Load()}); err != nil {
+	stamp := ondisk.Stamp{Commit: b.pool.commit.Load(), Incarnation: b.pool.incarnation, VolumeGeneration: b.tabled.Load()}
+	if (stamp.Commit != b.stamped.Commit || stamp.VolumeGeneration != b.stamped.VolumeGeneration) && !mutant.On(mutant.NoStamps) {
+		stamp.Clean = b.pool.stopped.Load()
+		if err := b.stamps.Write(ctx, stamp); err != nil {
 			b.fail("write stamp", err)
 			return b.err()
 		}
-		b.stamped = commit
+		b.stamped = stamp
 	}
 	start := time.Now()
 	b.pace.begin(start)

@@ -75,6 +75,7 @@ type RebuiltMember struct {
 	Owners      int64            `json:"owners"`     // entries that say whose a slot is
 	Tombstones  int64            `json:"tombstones"` // entries that say that an extent was unmapped
 	Damaged     int64            `json:"damaged"`    // entries with a bad checksum
+	Unreadable  int64            `json:"unreadable"` // entries that cannot be read
 }
 
 // RebuildReport tells what Rebuild found and made.
@@ -116,13 +117,16 @@ type rebuild struct {
 	volumes map[extent.VolumeID]*rebuiltVolume
 	claims  []claim
 	scanned int64 // slots
-	// fromDump: the volumes are those of the dump, since no backing knows them.
-	fromDump bool
+	// Volumes from this one on were made after what is known of the volumes.
+	unknown extent.VolumeID
+	highest extent.VolumeID // that slots belong to, or belonged
 }
 
 type rebuiltVolume struct {
-	at    int          // index in report.Volumes
-	count extent.Index // extents it has, mapped or not
+	at        int          // index in state.Volumes and report.Volumes
+	count     extent.Index // extents it has, mapped or not
+	found     bool         // no table knows it
+	stretched bool         // it has extents past the end that is known
 }
 
 // Rebuild makes the metadata of a pool anew from what is on its backings: tiers and
@@ -420,37 +424,58 @@ func (r *rebuild) name(rec ondisk.MemberRecord) string {
 	return fmt.Sprintf("backing %d of tier %s", rec.ID, r.tierName(rec.Tier))
 }
 
-// takeVolumes takes the volumes from the newest table.
+// takeVolumes takes the volumes from the newest table, or from the dump if that is
+// newer. Whether there was a newer one still, which cannot be read any more, is told
+// by the stamps, and by the entries of the slot tables later on.
 func (r *rebuild) takeVolumes() error {
-	var newest *ondisk.VolumeTable
+	var newest ondisk.VolumeTable
+	var stamped uint64 // the newest table that there was for sure
+	for _, m := range r.survey.Members {
+		stamped = max(stamped, m.Stamp.VolumeGeneration)
+	}
 	for _, m := range r.used {
 		if m.VolumesErr != nil {
 			r.found.note(FoundVolumeTable, m.Spec.Path, mendStart, "%v; that of another backing is used", m.VolumesErr)
-			continue
+		} else if m.Volumes.Generation > newest.Generation {
+			newest = m.Volumes
 		}
-		if newest == nil || m.Volumes.Generation > newest.Generation {
-			newest = &m.Volumes
-		}
-		r.state.Pool.NextVolume = max(r.state.Pool.NextVolume, m.Volumes.NextVolume)
 	}
+	p := &r.state.Pool
+	dump := r.settings
 	switch {
-	case newest != nil && newest.Generation > 0:
-		r.state.Pool.VolumeGeneration = newest.Generation
+	case newest.Generation > 0 && (dump == nil || dump.Pool.VolumeGeneration <= newest.Generation):
+		p.VolumeGeneration, p.NextVolume = newest.Generation, newest.NextVolume
 		for _, v := range newest.Volumes {
 			r.state.Volumes = append(r.state.Volumes, volumeOf(v))
 		}
-		if r.settings != nil {
-			r.applySettings(r.settings)
+		r.unknown = newest.NextVolume
+		if dump != nil {
+			r.applySettings(dump)
 		}
-	case r.settings != nil:
-		r.found.damage(FoundVolumeTable, "volumes", mendStart, "no backing has a readable table of the volumes: they are those of the dump")
-		r.state.Volumes, r.fromDump = slices.Clone(r.settings.Volumes), true
-		r.state.Pool.Created, r.state.Pool.NextVolume = r.settings.Pool.Created, r.settings.Pool.NextVolume
-		r.state.Pool.VolumeGeneration = r.settings.Pool.VolumeGeneration
+		// Stamps of earlier programs do not tell. A cut tears a copy too, but not on a
+		// backing that another change has reached.
+		if stamped == 0 && !slices.ContainsFunc(r.used, func(m *SurveyMember) bool { return m.Volumes.Generation == newest.Generation && !m.tableInDoubt() }) {
+			r.found.damage(FoundVolumeTable, "volumes", "", "every backing that has the newest table of the volumes that can be read (generation %d) has a damaged copy beside it, which may have been newer: the last change of the volumes may be missing", newest.Generation)
+		}
+	case dump != nil:
+		r.found.damage(FoundVolumeTable, "volumes", mendStart, "no backing has a readable table of the volumes that is as new as the dump: they are those of the dump")
+		r.state.Volumes = slices.Clone(dump.Volumes)
+		p.Created, p.NextVolume, p.VolumeGeneration = dump.Pool.Created, dump.Pool.NextVolume, dump.Pool.VolumeGeneration
+		r.unknown = dump.Pool.NextVolume
 	default:
 		return refuse("no backing has a readable table of the volumes; they can come from a dump, by pool restore")
 	}
+	if stamped > p.VolumeGeneration {
+		r.oldVolumes("it is of generation %d, and there was one of %d", p.VolumeGeneration, stamped)
+		p.VolumeGeneration = stamped
+	}
 	return r.indexVolumes()
+}
+
+// oldVolumes tells that what is known of the volumes is older than the pool.
+func (r *rebuild) oldVolumes(format string, args ...any) {
+	r.found.damage(FoundVolumeTable, "volumes", "pool restore with a later dump", "the newest table of the volumes is lost, and what is used instead is old (%s): volumes made since have no name any more or are missing; names, sizes and settings are what they were, and volumes deleted since are back",
+		fmt.Sprintf(format, args...))
 }
 
 // indexVolumes prepares the report of the volumes and the search for them.

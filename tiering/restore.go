@@ -111,7 +111,8 @@ func (t *restore) outdated() string {
 			return fmt.Sprintf("backing %d is there twice", m.ID())
 		}
 		found[m.ID()] = m
-		newest, stamp, generation = max(newest, m.Superblock.Incarnation), max(stamp, m.Stamp.Commit), max(generation, m.Volumes.Generation)
+		newest, stamp = max(newest, m.Superblock.Incarnation), max(stamp, m.Stamp.Commit)
+		generation = max(generation, m.Volumes.Generation, m.Stamp.VolumeGeneration)
 	}
 	for _, rec := range t.from.Members {
 		if rec.State == extentmap.MemberForgotten && !rec.Emptying {
@@ -120,7 +121,7 @@ func (t *restore) outdated() string {
 		switch m := found[rec.ID]; {
 		case m == nil:
 			return fmt.Sprintf("backing %d is missing", rec.ID)
-		case m.Short != nil || m.StampErr != nil || m.VolumesErr != nil || m.Superblock.BackingUUID != rec.UUID || m.Superblock.State != ondisk.BackingActive:
+		case m.Short != nil || m.StampErr != nil || m.Superblock.BackingUUID != rec.UUID || m.Superblock.State != ondisk.BackingActive:
 			return fmt.Sprintf("backing %s is damaged, or another one", m.Spec.Path)
 		case m.Superblock.Incarnation != p.Incarnation || rec.Incarnation != p.Incarnation:
 			return fmt.Sprintf("backing %s is of incarnation %d, and the dump of %d", m.Spec.Path, m.Superblock.Incarnation, p.Incarnation)
@@ -134,7 +135,7 @@ func (t *restore) outdated() string {
 	// Programs before this one did not stamp the clean stop itself.
 	case stamp > p.Commit || stamp+1 < p.Commit:
 		return fmt.Sprintf("the backings are of commit %d, and the dump of %d", stamp, p.Commit)
-	case generation != p.VolumeGeneration:
+	case generation > p.VolumeGeneration: // tables that are older are damaged, and written anew
 		return fmt.Sprintf("the volumes on the backings are of generation %d, and those of the dump of %d", generation, p.VolumeGeneration)
 	}
 	return ""

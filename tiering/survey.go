@@ -58,8 +58,8 @@ type SurveyMember struct {
 	// more of it has been read then.
 	Short error
 
-	Stamp    ondisk.Stamp
-	StampErr error
+	Stamp    ondisk.Stamp // the newest that can be read
+	StampErr error        // there may be a newer one
 
 	Volumes      ondisk.VolumeTable // the newest whole copy
 	VolumeCopies [2]ondisk.CopyReport
@@ -74,14 +74,11 @@ func (m *SurveyMember) ID() extent.BackingID { return m.Superblock.Backing }
 
 // EachSlot calls fn for every slot of the backing, in order, with its entry in the
 // slot table, until fn returns false. An entry with a bad checksum comes as a zero
-// entry that is not valid. The table is read as a stream.
-func (m *SurveyMember) EachSlot(ctx context.Context, fn func(slot extent.Slot, e ondisk.SlotEntry, valid bool) bool) error {
+// entry that is not valid; those that cannot be read come to unread. The table is read
+// as a stream. The error is that of ctx.
+func (m *SurveyMember) EachSlot(ctx context.Context, fn func(slot extent.Slot, e ondisk.SlotEntry, valid bool) bool, unread func(first extent.Slot, n uint32, err error)) error {
 	sb := m.Superblock
-	t := ondisk.NewSlotTable(m.store, sb.PoolID, sb.BackingUUID, sb.Backing, sb.Layout)
-	if err := t.Scan(ctx, fn); err != nil {
-		return fmt.Errorf("backing %s: %w", m.Spec.Path, err)
-	}
-	return nil
+	return ondisk.NewSlotTable(m.store, sb.PoolID, sb.BackingUUID, sb.Backing, sb.Layout).Salvage(ctx, fn, unread)
 }
 
 // OpenSurvey opens the backings and reads what is on them besides the slot tables.
@@ -165,13 +162,40 @@ func (m *SurveyMember) read(ctx context.Context) {
 	}
 	sb := m.Superblock
 	m.Copies = ondisk.InspectSuperblock(ctx, m.store, sb.Layout)
-	m.Stamp, m.StampErr = ondisk.NewStamps(m.store, sb.PoolID, sb.BackingUUID, sb.Layout).Read(ctx)
+	m.readStamp(ctx)
 	m.Volumes, m.VolumesErr = ondisk.ReadVolumeTable(ctx, m.store, sb.Layout, sb.PoolID)
-	if copies, err := ondisk.InspectVolumeTable(ctx, m.store, sb.Layout, sb.PoolID); err != nil {
-		m.VolumesErr = errors.Join(m.VolumesErr, err)
-	} else {
-		m.VolumeCopies = copies
+	m.VolumeCopies = ondisk.InspectVolumeTable(ctx, m.store, sb.Layout, sb.PoolID)
+}
+
+func (m *SurveyMember) readStamp(ctx context.Context) {
+	sb := m.Superblock
+	copies, err := ondisk.ReadStampCopies(ctx, m.store, sb.PoolID, sb.BackingUUID, sb.Layout)
+	var generation uint64
+	damaged := false
+	for _, c := range copies {
+		switch {
+		case c.State == ondisk.CopyNewer:
+			err = errors.Join(err, ondisk.ErrNewerFormat)
+		case c.State == ondisk.CopyDamaged:
+			damaged = true
+		case c.State == ondisk.CopyValid && c.Generation > generation:
+			m.Stamp, generation = c.Stamp, c.Generation
+		}
 	}
+	if damaged && generation == 0 {
+		err = errors.Join(err, ondisk.ErrCorrupt)
+	}
+	if err != nil {
+		m.StampErr = fmt.Errorf("stamp: %w", err)
+	}
+}
+
+// tableInDoubt reports whether a copy of the volume table is lost that may have been
+// the newer one.
+func (m *SurveyMember) tableInDoubt() bool {
+	return slices.ContainsFunc(m.VolumeCopies[:], func(c ondisk.CopyReport) bool {
+		return c.Err != nil && !errors.Is(c.Err, ondisk.ErrNoSuperblock)
+	})
 }
 
 // Newest returns the member with the newest list of members, nil if there is none:

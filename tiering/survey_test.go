@@ -72,6 +72,8 @@ func TestSurvey(t *testing.T) {
 			}
 			kinds[e.Kind]++
 			return true
+		}, func(first extent.Slot, n uint32, err error) {
+			t.Errorf("%d entries from slot %d on: %v", n, first, err)
 		})
 		if err != nil {
 			t.Error(err)

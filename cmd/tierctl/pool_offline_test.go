@@ -125,8 +125,8 @@ func TestPoolDumpReplacesDumpsAlone(t *testing.T) {
 		{"notes", "is no dump"},
 		{"link", "is not a regular file"},
 		{"here", "is not a regular file"},
-		{"pool.db.heat", "is the heat of the pool"}, // not there
-		{"here/pool.db.budget", "is the movement budget of the pool"},
+		{"pool.db.heat", "is a file of the pool"}, // not there
+		{"here/pool.db.budget", "is a file of the pool"},
 		{"new", ""},
 		{"new", ""}, // over the first
 		{"empty", ""},

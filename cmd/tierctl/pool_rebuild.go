@@ -175,7 +175,7 @@ func showRebuilt(w io.Writer, r tiering.RebuildReport, what string) error {
 	}
 	t := newTable(w, "BACKING", "TIER", "STATE", "OWNERS", "DAMAGED", "PATH")
 	for _, m := range r.Members {
-		t.row(m.ID, m.Tier, m.State, m.Owners, m.Damaged, m.Path)
+		t.row(m.ID, m.Tier, m.State, m.Owners, m.Damaged+m.Unreadable, m.Path)
 	}
 	if err := t.flush(); err != nil {
 		return err

@@ -3,6 +3,7 @@ package ondisk
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/google/uuid"
@@ -84,17 +85,20 @@ type StampCopy struct {
 	Stamp      Stamp // if valid
 }
 
-// ReadStampCopies returns both blocks of the stamp, each as it is.
-func ReadStampCopies(ctx context.Context, st backing.Store, poolID, backingUUID uuid.UUID, l Layout) (copies [2]StampCopy, err error) {
+// ReadStampCopies returns both blocks of the stamp, each as it is. One that cannot be
+// read is absent, and the other is there beside the error.
+func ReadStampCopies(ctx context.Context, st backing.Store, poolID, backingUUID uuid.UUID, l Layout) (copies [2]StampCopy, failed error) {
 	seed := append(poolID[:], backingUUID[:]...)
 	for i, off := range l.StampOffset {
+		copies[i] = StampCopy{Offset: off, State: CopyAbsent}
 		v, generation, state, err := readStamp(ctx, st, off, seed)
 		if err != nil {
-			return copies, fmt.Errorf("read stamp: %w", err)
+			failed = errors.Join(failed, fmt.Errorf("read stamp: %w", err))
+			continue
 		}
 		copies[i] = StampCopy{Offset: off, State: copyState(state), Generation: generation, Stamp: v}
 	}
-	return copies, nil
+	return copies, failed
 }
 
 // MendStamp writes v into block i of the stamp with this generation, whatever is
@@ -121,8 +125,8 @@ type VolumeTableCopy struct {
 
 // ReadVolumeTableCopies returns both copies of the volume table, each as it is.
 func ReadVolumeTableCopies(ctx context.Context, st backing.Store, l Layout, poolID uuid.UUID) (copies [2]VolumeTableCopy, err error) {
-	found, err := readVolumeCopies(ctx, st, l, poolID)
-	if err != nil {
+	found := readVolumeCopies(ctx, st, l, poolID)
+	if err := errors.Join(found[0].err, found[1].err); err != nil {
 		return copies, fmt.Errorf("read volume table: %w", err)
 	}
 	for i, c := range found {

@@ -106,7 +106,9 @@
 //	32      8     number of the last finished commit
 //	40      8     incarnation
 //	48      1     1: that commit was a clean stop
-//	49      ...   zeroes
+//	49      7     spare, zero
+//	56      8     generation of a volume table that was whole here before; 0: not recorded
+//	64      ...   zeroes
 //
 // Volume table (seed: pool id), up to the size of its area:
 //

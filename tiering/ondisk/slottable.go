@@ -208,6 +208,34 @@ func (t *SlotTable) ScanRange(ctx context.Context, from extent.Slot, n uint32, f
 	return nil
 }
 
+// Salvage is Scan of a table of which parts may be unreadable: it goes on behind them.
+// unread is called for each block that cannot be read, with the slots whose entries
+// are there. The error is that of ctx.
+func (t *SlotTable) Salvage(ctx context.Context, fn func(slot extent.Slot, e SlotEntry, valid bool) bool, unread func(first extent.Slot, n uint32, err error)) error {
+	goOn := true
+	visit := func(s extent.Slot, e SlotEntry, valid bool) bool {
+		goOn = fn(s, e, valid)
+		return goOn
+	}
+	const run = runBlocks * entriesPerBlock
+	for from, end := int64(0), int64(t.layout.Slots); from < end && goOn; from += run {
+		// A run is read in one call, before its first slot is looked at.
+		if t.ScanRange(ctx, extent.Slot(from), run, visit) == nil {
+			continue
+		}
+		for at := from; at < min(from+run, end) && goOn; at += entriesPerBlock {
+			err := t.ScanRange(ctx, extent.Slot(at), entriesPerBlock, visit)
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+			if err != nil {
+				unread(extent.Slot(at), uint32(min(entriesPerBlock, end-at)), err)
+			}
+		}
+	}
+	return ctx.Err()
+}
+
 // Zero makes all entries free, the room for later slots included. It does not
 // sync.
 func (t *SlotTable) Zero(ctx context.Context) error {

@@ -21,6 +21,9 @@ type Stamp struct {
 	// was of the pool then has a stamp of it, or of the one before if the stop was
 	// cut short.
 	Clean bool
+	// VolumeGeneration is that of a volume table which was whole on the backing before
+	// the stamp was written; 0: not recorded.
+	VolumeGeneration uint64
 }
 
 const stampMagic = "tierdST\n"
@@ -33,6 +36,7 @@ func (v Stamp) encode(b []byte, generation uint64, seed []byte) {
 	if v.Clean {
 		b[headSize+16] = 1
 	}
+	binary.LittleEndian.PutUint64(b[headSize+24:], v.VolumeGeneration)
 	sealHead(b, stampMagic, generation, seed)
 }
 
@@ -49,9 +53,10 @@ func readStamp(ctx context.Context, st backing.Store, off int64, seed []byte) (v
 		h, _ := parseHead(b, stampMagic, blockSize)
 		generation = h.generation
 		v = Stamp{
-			Commit:      binary.LittleEndian.Uint64(b[headSize:]),
-			Incarnation: binary.LittleEndian.Uint64(b[headSize+8:]),
-			Clean:       b[headSize+16] == 1,
+			Commit:           binary.LittleEndian.Uint64(b[headSize:]),
+			Incarnation:      binary.LittleEndian.Uint64(b[headSize+8:]),
+			Clean:            b[headSize+16] == 1,
+			VolumeGeneration: binary.LittleEndian.Uint64(b[headSize+24:]),
 		}
 	}
 	return v, generation, state, nil
@@ -69,7 +74,8 @@ type Stamps struct {
 	mu         sync.Mutex
 	known      bool // generation and newest are what the backing has
 	generation uint64
-	newest     int // index of the block last written
+	newest     int    // index of the block last written
+	tables     uint64 // highest Stamp.VolumeGeneration on the backing
 	block      []byte
 }
 
@@ -92,7 +98,7 @@ func (s *Stamps) Read(ctx context.Context) (Stamp, error) {
 }
 
 func (s *Stamps) readLocked(ctx context.Context) (best Stamp, err error) {
-	s.generation, s.newest, s.known = 0, 1, false
+	s.generation, s.newest, s.tables, s.known = 0, 1, 0, false
 	var sum headState
 	for i, off := range s.offset {
 		v, generation, state, err := readStamp(ctx, s.st, off, s.seed)
@@ -110,13 +116,14 @@ func (s *Stamps) readLocked(ctx context.Context) (best Stamp, err error) {
 	case damaged:
 		return Stamp{}, ErrCorrupt
 	}
-	s.known = true
+	s.known, s.tables = true, best.VolumeGeneration
 	return best, nil
 }
 
 // Write writes v into the block that does not hold the newest stamp. It does
 // not sync, and reads the backing only the first time. After an error the
-// other block is untouched, and the next Write uses the same one.
+// other block is untouched, and the next Write uses the same one. VolumeGeneration
+// never falls: what is written is the highest so far.
 func (s *Stamps) Write(ctx context.Context, v Stamp) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -125,13 +132,22 @@ func (s *Stamps) Write(ctx context.Context, v Stamp) error {
 			return fmt.Errorf("write stamp: %w", err)
 		}
 	}
+	v.VolumeGeneration = max(v.VolumeGeneration, s.tables)
 	v.encode(s.block, s.generation+1, s.seed)
 	if err := s.st.WriteAt(ctx, s.block, s.offset[1-s.newest]); err != nil {
 		return fmt.Errorf("write stamp: %w", err)
 	}
 	s.generation++
-	s.newest = 1 - s.newest
+	s.newest, s.tables = 1-s.newest, v.VolumeGeneration
 	return nil
+}
+
+// VolumeGeneration returns the highest Stamp.VolumeGeneration that is known to be on
+// the backing.
+func (s *Stamps) VolumeGeneration() uint64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.tables
 }
 
 func allZero(b []byte) bool {

@@ -64,8 +64,8 @@ func WriteVolumeTable(ctx context.Context, st backing.Store, l Layout, poolID uu
 	if err != nil {
 		return fmt.Errorf("write volume table: %w", err)
 	}
-	copies, err := readVolumeCopies(ctx, st, l, poolID)
-	if err != nil {
+	copies := readVolumeCopies(ctx, st, l, poolID)
+	if err := errors.Join(copies[0].err, copies[1].err); err != nil {
 		return fmt.Errorf("write volume table: %w", err)
 	}
 	to := 0
@@ -89,12 +89,10 @@ func WriteVolumeTable(ctx context.Context, st backing.Store, l Layout, poolID uu
 
 // ReadVolumeTable returns the newest valid copy, and an empty table if none
 // was ever written. It is ErrCorrupt if something is there and neither copy is
-// valid, and ErrNewerFormat if a later version wrote one.
+// valid, ErrNewerFormat if a later version wrote one, and the error of the Store if
+// no copy is valid and one cannot be read.
 func ReadVolumeTable(ctx context.Context, st backing.Store, l Layout, poolID uuid.UUID) (VolumeTable, error) {
-	copies, err := readVolumeCopies(ctx, st, l, poolID)
-	if err != nil {
-		return VolumeTable{}, fmt.Errorf("read volume table: %w", err)
-	}
+	copies := readVolumeCopies(ctx, st, l, poolID)
 	best := copies[0]
 	if c := copies[1]; c.state == valid && (best.state != valid || c.table.Generation > best.table.Generation) {
 		best = c
@@ -104,22 +102,22 @@ func ReadVolumeTable(ctx context.Context, st backing.Store, l Layout, poolID uui
 		return VolumeTable{}, fmt.Errorf("read volume table: %w", ErrNewerFormat)
 	case damaged:
 		return VolumeTable{}, fmt.Errorf("read volume table: %w", ErrCorrupt)
+	case absent:
+		if err := errors.Join(copies[0].err, copies[1].err); err != nil {
+			return VolumeTable{}, fmt.Errorf("read volume table: %w", err)
+		}
 	}
 	return best.table, nil
 }
 
-// InspectVolumeTable looks at both copies of the volume table. An error is that of
-// the Store; a copy that was never written is no damage, and has ErrNoSuperblock.
-func InspectVolumeTable(ctx context.Context, st backing.Store, l Layout, poolID uuid.UUID) ([2]CopyReport, error) {
+// InspectVolumeTable looks at both copies of the volume table. A copy that was never
+// written is no damage, and has ErrNoSuperblock.
+func InspectVolumeTable(ctx context.Context, st backing.Store, l Layout, poolID uuid.UUID) [2]CopyReport {
 	var out [2]CopyReport
-	copies, err := readVolumeCopies(ctx, st, l, poolID)
-	if err != nil {
-		return out, fmt.Errorf("read volume table: %w", err)
+	for i, c := range readVolumeCopies(ctx, st, l, poolID) {
+		out[i] = CopyReport{Where: [...]string{"first", "second"}[i], Offset: l.VolumeTableOffset[i], Err: c.state.err(c.err), Generation: c.table.Generation}
 	}
-	for i, c := range copies {
-		out[i] = CopyReport{Where: [...]string{"first", "second"}[i], Offset: l.VolumeTableOffset[i], Err: c.state.err(nil), Generation: c.table.Generation}
-	}
-	return out, nil
+	return out
 }
 
 // volumeCopy is what one of the two places holds.
@@ -127,13 +125,15 @@ type volumeCopy struct {
 	table VolumeTable // if valid
 	raw   []byte      // the whole structure, if valid
 	state headState
+	err   error // of the Store
 }
 
-func readVolumeCopies(ctx context.Context, st backing.Store, l Layout, poolID uuid.UUID) (copies [2]volumeCopy, err error) {
+func readVolumeCopies(ctx context.Context, st backing.Store, l Layout, poolID uuid.UUID) (copies [2]volumeCopy) {
 	for i, off := range l.VolumeTableOffset {
 		b, state, err := readStructure(ctx, st, off, l.VolumeTableSize, volumeMagic, poolID[:])
 		if err != nil {
-			return copies, err
+			copies[i].err = err
+			continue
 		}
 		if state == absent && !allZero(b) {
 			state = damaged
@@ -145,7 +145,7 @@ func readVolumeCopies(ctx context.Context, st backing.Store, l Layout, poolID uu
 		}
 		copies[i].state, copies[i].raw = state, b
 	}
-	return copies, nil
+	return copies
 }
 
 // encodeVolumeTable returns the bytes of t; see doc.go.
