@@ -135,7 +135,7 @@ func (r *rebuild) volumeFor(k extent.Key) *rebuiltVolume {
 		v = &rebuiltVolume{at: len(r.state.Volumes), found: true}
 		r.volumes[k.Volume] = v
 		r.state.Volumes = append(r.state.Volumes, extentmap.Volume{
-			ID: k.Volume, UUID: uuid.New(), Name: name, Policy: "auto", State: extentmap.VolumeActive, ReadOnly: true,
+			ID: k.Volume, UUID: uuid.New(), Name: name, Policy: "auto", State: extentmap.VolumeActive,
 		})
 		r.report.Volumes = append(r.report.Volumes, RebuiltVolume{ID: k.Volume, UUID: r.state.Volumes[v.at].UUID, Name: name, Policy: "auto"})
 	}
@@ -156,7 +156,7 @@ func (r *rebuild) tellVolumes() {
 	for _, out := range r.report.Volumes {
 		switch v := r.volumes[out.ID]; {
 		case v.found:
-			r.found.damage(FoundNoVolume, "volume "+out.Name, "volume rename, volume set", "made for the %d extents of volume %d, of which nothing else is known: its size may have been larger; it is read-only", out.Extents, out.ID)
+			r.found.damage(FoundNoVolume, "volume "+out.Name, "volume rename, volume grow", "made for the %d extents of volume %d, of which nothing else is known: its size may have been larger", out.Extents, out.ID)
 		case v.stretched:
 			r.found.damage(FoundPastEnd, "volume "+out.Name, "volume grow", "it has extents past its last known end, and is made larger; its size may have been larger still")
 		}

@@ -75,7 +75,11 @@ func newPoolRebuildCommand(g *globals) *cobra.Command {
 one from what is on the backings: tiers and backings from the superblocks, volumes
 from the volume tables, and the map from the slot tables. All that was flushed is
 there; what was not may be lost, as after a power cut. Slots with a damaged table
-entry are set aside and listed.
+entry are set aside and listed, and so are those whose entries cannot be read.
+
+If the newest table of the volumes is damaged everywhere, an older one is used, which is
+told as damage. A volume that it does not know is made for the extents that the slots
+have of it, as found-N; one that is too small is made larger.
 
 The next start of the daemon renews the continuity id and compares the slot tables
 with the new map.
@@ -116,7 +120,7 @@ as they were, to the letter.
 Of any other dump only names, policies and settings of volumes are taken, and the
 heat if it has that. The map, the sizes, and which volumes there are come from the
 backings, as with pool rebuild: they are newer. If no backing has a table of the
-volumes any more, the volumes come from the dump too.
+volumes any more that is as new as the dump, the volumes come from the dump too.
 ` + rebuildRules,
 		Example: `  tierctl pool restore /var/backups/pool.dump --dry-run
   tierctl pool restore /var/backups/pool.dump --config /etc/tierd/tierd.yaml`,
