@@ -129,7 +129,7 @@ func testRepairCutShort(t *testing.T, how string) {
 	f.flip(backingFiles[at.Backing], slotTableAt+int64(at.Slot)*slotEntryBytes+9)
 	f.saved = f.read()
 	plain := f.opt
-	step := 2
+	step := 4
 	if how == "kill" {
 		step = 1
 	}
