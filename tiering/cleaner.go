@@ -290,7 +290,7 @@ func (b *member) zeroSlot(ctx context.Context, s extent.Slot, limit *rate.Limite
 // takeHole looks whether the next free slot is a hole and makes it clean then. It
 // is what a first write does when the cleaner is behind.
 func (b *member) takeHole() bool {
-	if mutant.On(mutant.NoZeroing) {
+	if mutant.On(mutant.NoZeroing) || b.health.hanging.Load() {
 		return false
 	}
 	s, ok := b.slots.TakeFree()
