@@ -128,7 +128,9 @@ func (c *cleaner) free(slots []extent.Location) {
 }
 
 // clearRun clears the table entries that are waiting for it on b. If b fails on
-// the way, nothing can be cleared there any more, and nobody waits for it.
+// the way, nothing can be cleared there any more, and nobody waits for it: slots of
+// serving backings would be lost for as long as it has failed. A rebuild may find
+// the old entries then. It uses a failed backing only if that is asked for, and warns.
 func (b *member) clearRun() error {
 	c := &b.pool.cleaner
 	c.mu.Lock()

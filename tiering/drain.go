@@ -168,6 +168,9 @@ func (p *Pool) editOrder(order *extentmap.Drain, b *member, action DrainAction, 
 			return busy("backing %s cannot be drained: the pool has no other backing that takes extents", b.path)
 		}
 		if !order.On {
+			if err := p.checkDrain(b); err != nil {
+				return err
+			}
 			*order = extentmap.Drain{
 				On: true, Rate: order.Rate, Extents: b.slots.Counts().Used, Begun: p.clock.Now().UTC().Truncate(time.Second),
 			}
@@ -348,7 +351,7 @@ func (b *member) drainPass(ctx context.Context, run int, take func(context.Conte
 	close(keys)
 	wg.Wait()
 	b.publishStuck(run, moved, stuck, examples)
-	return moved, stuck["target_full"]+stuck["pinned"] > 0
+	return moved, stuck["target_full"]+stuck["pinned"]+stuck["reserved"] > 0
 }
 
 // stuckExample says in words why an extent stays.
@@ -363,6 +366,8 @@ func (b *member) stuckExample(k extent.Key, ev MoveEvent) string {
 		return what + ": no other backing has a free slot for it"
 	case "pinned":
 		return what + ": the volume's policy asks for tier " + b.tier.name + ", where no other backing has a free slot"
+	case "reserved":
+		return what + ": what is free elsewhere is reserved for volumes"
 	case "volume_failed":
 		return what + ": flushes of the volume fail, so that no move would be durable"
 	case "backing_failed":

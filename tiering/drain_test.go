@@ -263,3 +263,67 @@ func TestDrainRefuses(t *testing.T) {
 		t.Error("a refused drain began")
 	}
 }
+
+// TestDrainKeepsReservations: a drain that would take what is reserved for volumes is
+// refused, as is the removal of an empty backing, and one that comes to it later
+// stops before.
+func TestDrainKeepsReservations(t *testing.T) {
+	config := model.Config{Slots: [][]int{{8}, {8}}, Volumes: []int64{8 * ext, 8 * ext}}
+	t.Run("refused", func(t *testing.T) {
+		e := newEnv(t, config, nil)
+		e.populate("v1", 4, 1)
+		e.setSpace("v0", tiering.Space{Reservation: 5 * ext})
+		for _, dryRun := range []bool{true, false} {
+			err := e.Pool.Drain(ctx, path(0, 0), tiering.DrainStart, nil, dryRun)
+			wantErr(t, "drain", err, tiering.ErrBusy)
+			if err == nil || !strings.Contains(err.Error(), "reserved for volumes") {
+				t.Errorf("the error does not say why: %v", err)
+			}
+		}
+		if e.backing(path(0, 0)).Draining {
+			t.Error("the backing takes no extents any more")
+		}
+		e.setSpace("v0", tiering.Space{Reservation: 4 * ext})
+		e.drain(path(0, 0), tiering.DrainStart)
+		e.awaitDrain(path(0, 0), tiering.DrainEmpty)
+		if err := e.fill("v0", 0, 4); err != nil {
+			t.Errorf("an extent within the reservation: %v", err)
+		}
+		e.expectFilled("v1", 4, 1)
+	})
+	t.Run("later", func(t *testing.T) {
+		e := newEnv(t, config, nil)
+		e.populate("v1", 4, 1)
+		e.setSpace("v0", tiering.Space{Reservation: 2 * ext})
+		e.Pool.PauseRelocation()
+		e.drain(path(0, 0), tiering.DrainStart)
+		e.awaitDrain(path(0, 0), tiering.DrainWaiting)
+		for i := range int64(4) {
+			e.write("v1", (4+i)*ext, ext, byte(5+i))
+		}
+		e.flush("v1")
+		e.Pool.ResumeRelocation()
+		info := e.awaitDrain(path(0, 0), tiering.DrainStuck)
+		if info.Stuck["reserved"] != 2 || !strings.Contains(info.Example, "reserved for volumes") {
+			t.Errorf("drain is stuck with %v, %q, want 2 reserved", info.Stuck, info.Example)
+		}
+		if err := e.fill("v0", 0, 2); err != nil {
+			t.Errorf("an extent within the reservation: %v", err)
+		}
+		e.trim("v1", 4*ext, 4*ext)
+		e.flush("v1")
+		e.awaitDrain(path(0, 0), tiering.DrainEmpty)
+		e.expectFilled("v1", 4, 1)
+	})
+	t.Run("removal", func(t *testing.T) {
+		e := newEnv(t, config, nil)
+		e.setSpace("v0", tiering.Space{Reservation: 8 * ext})
+		e.setSpace("v1", tiering.Space{Reservation: ext})
+		_, err := e.Pool.RemoveBacking(ctx, path(0, 0), false)
+		wantErr(t, "removal", err, tiering.ErrBusy)
+		e.setSpace("v1", tiering.Space{})
+		if _, err := e.Pool.RemoveBacking(ctx, path(0, 0), false); err != nil {
+			t.Error(err)
+		}
+	})
+}

@@ -48,6 +48,7 @@ type evacuator struct {
 //	target_full     no other backing has a slot for it
 //	pinned          its volume's policy asks for the tier it is in, where no other
 //	                backing has a slot
+//	reserved        what is free elsewhere is reserved for volumes
 //	volume_failed   flushes of its volume fail, so that no move of it would be durable
 //	backing_failed  the backing it is on has failed
 //	backing_hangs   the backing it is on, or was being copied to, does not answer; in

@@ -195,17 +195,11 @@ func (w *mover) reserve(ctx context.Context, j job) (extent.Location, error) {
 	for {
 		freed := p.freed.wait()
 		targets, full := w.targets(j)
-		coming := false
-		for _, t := range targets {
-			// Promotions leave room for new extents. One half of a swap takes the place
-			// that the other leaves, or a slot to turn round in: a full tier is not frozen.
-			if t.rank() < w.src.tier.rank() && !j.Swap && !t.aboveHeadroom(p.monitor.headroom()) {
-				continue
-			}
-			if l, ok := reserveIn(t, false, w.off); ok {
-				return l, nil
-			}
+		l, err := w.tryReserve(targets, j.Swap)
+		if err != nil || !l.IsZero() {
+			return l, err
 		}
+		coming := false
 		for _, t := range targets {
 			coming = t.slotsComing(w.off) || coming
 		}
@@ -220,6 +214,31 @@ func (w *mover) reserve(ctx context.Context, j job) (extent.Location, error) {
 			return extent.Location{}, ctx.Err()
 		}
 	}
+}
+
+// tryReserve takes a clean slot of the first tier that has one; the location is zero
+// if there is none. What is reserved for volumes is kept from extents whose old slots
+// are of no use to anybody.
+func (w *mover) tryReserve(targets []*tier, swap bool) (extent.Location, error) {
+	p := w.r.pool
+	if w.off != nil && w.off.draining.Load() {
+		if !p.admitMove() {
+			p.vacating() // what waits for a commit may be enough
+			return extent.Location{}, errAbandon("reserved")
+		}
+		defer p.settled(nil, true)
+	}
+	for _, t := range targets {
+		// Promotions leave room for new extents. One half of a swap takes the place
+		// that the other leaves, or a slot to turn round in: a full tier is not frozen.
+		if t.rank() < w.src.tier.rank() && !swap && !t.aboveHeadroom(p.monitor.headroom()) {
+			continue
+		}
+		if l, ok := reserveIn(t, false, w.off); ok {
+			return l, nil
+		}
+	}
+	return extent.Location{}, nil
 }
 
 // targets returns the tiers that the extent may move to, best first, and what to

@@ -341,7 +341,7 @@ func (r *rebuild) judgeMember(rec ondisk.MemberRecord, stop uint64) {
 			return
 		}
 		m.Error = "it had failed before the metadata was rebuilt"
-		r.found.damage(FoundFailed, path, "", "backing %d has failed: answered writes may be missing there", rec.ID)
+		r.found.damage(FoundFailed, path, "", "backing %d has failed: answered writes may be missing there, and extents that have left it since, or were trimmed, may be back as it has them", rec.ID)
 	case ondisk.MemberForgotten:
 		m.State = extentmap.MemberOK
 	}

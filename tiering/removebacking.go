@@ -77,6 +77,9 @@ func (p *Pool) emptied(ctx context.Context, ref string, dryRun bool) (*member, e
 	if err == nil {
 		err = p.removable(b)
 	}
+	if err == nil && !b.drainOrder().On {
+		err = p.checkDrain(b)
+	}
 	if err == nil && !dryRun {
 		b.shut(true) // from here on no slot is given out
 		if err = p.removable(b); err != nil {

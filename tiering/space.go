@@ -196,13 +196,15 @@ func (p *Pool) tryReserve(v *Volume) (l extent.Location, done func(), err error)
 	return l, nil, nil
 }
 
-// settled ends what admit noted. With tell those look again who were refused
-// because of it.
+// settled ends what admit or admitMove noted; v is nil for the latter. With tell
+// those look again who were refused because of it.
 func (p *Pool) settled(v *Volume, tell bool) {
 	s := &p.space
 	s.mu.Lock()
 	s.pending--
-	v.pending--
+	if v != nil {
+		v.pending--
+	}
 	tell = tell && s.refused
 	if tell {
 		s.refused = false
@@ -238,6 +240,49 @@ func (p *Pool) admit(v *Volume) error {
 	}
 	s.pending++
 	v.pending++
+	return nil
+}
+
+// admitMove looks whether an extent may leave a backing that takes no extents any
+// more, and notes its new slot as pending: what is reserved is kept from it as it is
+// from new extents, for its old slot is of no use to anybody.
+func (p *Pool) admitMove() bool {
+	s := &p.space
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if kept := p.keptFor(nil); kept > 0 && p.freeSlots()-int64(s.pending) <= kept {
+		return false
+	}
+	s.pending++
+	return true
+}
+
+// checkDrain says whether the others have room for the extents of b and for what is
+// reserved. adminMu is held, so that nothing more is promised meanwhile.
+func (p *Pool) checkDrain(b *member) error {
+	p.space.mu.Lock()
+	kept := p.keptFor(nil)
+	p.space.mu.Unlock()
+	if kept == 0 {
+		return nil
+	}
+	var coming, need int64
+	p.eachMember(func(o *member) {
+		switch {
+		case o == b || o.draining.Load():
+			need += o.slots.Counts().Used
+		case o.takesExtents():
+			coming += o.slots.Counts().Vacated
+		}
+	})
+	room := p.freeSlots() + coming
+	if c := b.slots.Counts(); b.takesExtents() {
+		room -= c.Clean + c.Cleaning + c.Free
+	}
+	if size := units.Size(p.size.Bytes()); need+kept > room {
+		return busy("backing %s cannot be done without: %s would have to move off it, %s is free elsewhere, and %s is reserved for volumes; add a backing, or make the reservations smaller",
+			b.path, units.Size(need)*size, units.Size(max(room, 0))*size, units.Size(kept)*size)
+	}
 	return nil
 }
 

@@ -74,7 +74,7 @@ time (--rate budget returns to the budget). --pause stops moving, --resume goes 
 --cancel gives the backing back to new extents. --wait returns when it is empty.
 
 tierctl backing list shows how far it is, and why extents cannot move: no other
-backing has room (target_full), or none of the tier that the volume's policy asks
+backing has room (target_full) that is not reserved (reserved), or none of the tier that the volume's policy asks
 for (pinned); flushes of the volume fail (volume_failed); the backing has failed
 (backing_failed), cannot be read (source_error) or does not answer (backing_hangs);
 earlier moves of the volume cannot be committed yet (settling); an extent is written
