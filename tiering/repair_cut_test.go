@@ -122,8 +122,8 @@ func testRepairCutShort(t *testing.T, how string) {
 	f := newDiskPool(t, true)
 	manyDamages(f)
 	// Both superblocks of one are lost; and nothing tells where one extent is.
-	f.zero("c.img", frontSuperblockAt, block)
-	f.zero("c.img", endSuperblockAt, block)
+	f.zero("b.img", frontSuperblockAt, block)
+	f.zero("b.img", endSuperblockAt, block)
 	at := f.place(1, 4)
 	f.move(1, 4, extent.Location{Backing: 9})
 	f.flip(backingFiles[at.Backing], slotTableAt+int64(at.Slot)*slotEntryBytes+9)
