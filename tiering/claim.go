@@ -65,7 +65,6 @@ func (r *rebuild) scan(ctx context.Context) error {
 	for _, m := range r.used {
 		slots += int64(m.Superblock.Layout.Slots)
 	}
-	r.claims = make([]claim, 0, slots) // memory is taken when it is written to
 	for _, m := range r.used {
 		if err := r.scanMember(ctx, m, slots); err != nil {
 			return err

@@ -446,3 +446,45 @@ func TestRestoreRefusesDamagedDumps(t *testing.T) {
 		}
 	}
 }
+
+// TestDumpOfARestoredDump: what is restored from a dump of the last clean stop is dumped
+// as the very same bytes, whatever there is in the pool.
+func TestDumpOfARestoredDump(t *testing.T) {
+	t.Parallel()
+	f := newDisks(t)
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	must(f.pool.CreateVolume(ctx, tiering.VolumeSpec{
+		Name: "news", Size: 16 * ext, Policy: "lowest", Space: tiering.Space{Reservation: 4 * ext, Quota: 8 * ext, OnFullWait: time.Minute},
+	}, false))
+	f.write("home", 0, 6, 1)
+	f.write("mail", 3, 6, 2)
+	f.write("news", 1, 2, 3)
+	must(f.pool.SetReadOnly(ctx, "mail", true, false))
+	rate := int64(1 << 20)
+	must(f.pool.Drain(ctx, f.path("c"), tiering.DrainStart, &rate, false))
+	must(f.pool.Drain(ctx, f.path("c"), tiering.DrainPause, nil, false))
+	f.close()
+	before, err := io.ReadAll(f.dump())
+	must(err)
+	for _, want := range []string{`"reservation":262144`, `"quota":524288`, `"read_only":true`, `"paused":true`, `"lowest"`} {
+		if !bytes.Contains(before, []byte(want)) {
+			t.Errorf("the dump has no %s", want)
+		}
+	}
+	f.remove("pool.db")
+	f.remove("pool.db.heat")
+	r, err := tiering.Restore(ctx, f.rebuildOptions(), bytes.NewReader(before))
+	if err != nil || !r.Whole {
+		t.Fatalf("restore: %+v, %v", r, err)
+	}
+	after, err := io.ReadAll(f.dump())
+	must(err)
+	if !bytes.Equal(before, after) {
+		t.Errorf("the dump was\n%s\nand is now\n%s", before, after)
+	}
+}
