@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"time"
 
 	"tierd/pkg/backing/faultstore"
 	"tierd/test/model"
@@ -422,6 +423,37 @@ func TestRemoveCutShort(t *testing.T) {
 			t.Fatal("the removal does not get through")
 		}
 	}
+}
+
+// TestRemoveOfABackingThatHangs: an empty backing whose calls do not return leaves the
+// pool all the same, and other changes of the pool go on.
+func TestRemoveOfABackingThatHangs(t *testing.T) {
+	defer tiering.SetWipePatience(10 * time.Millisecond)()
+	e := newEnv(t, drainConfig, nil)
+	e.populate("v0", 12, 1)
+	e.drain(path(0, 0), tiering.DrainStart)
+	e.awaitDrain(path(0, 0), tiering.DrainEmpty)
+	e.settle2(path(0, 0))
+	gate := make(chan struct{})
+	release := sync.OnceFunc(func() { close(gate) })
+	defer release()
+	e.stores[path(0, 0)].Inject(faultstore.Fault{Ops: faultstore.Write | faultstore.Zero | faultstore.Sync, Wait: gate})
+	e.soon("removal", func() {
+		r, err := e.Pool.RemoveBacking(ctx, path(0, 0), false)
+		if err != nil || r.Wiped || !strings.Contains(r.WipeError, "do not return") {
+			t.Errorf("removed: %+v, %v", r, err)
+		}
+	})
+	e.soon("another change of the pool", func() {
+		if err := e.Pool.SetPolicy(ctx, "v0", "lowest", false); err != nil {
+			t.Error(err)
+		}
+	})
+	e.soon("a flush", func() { e.write("v0", 0, block, 1); e.flush("v0") })
+	e.expectFilled("v0", 12, 1)
+	release()
+	e.Close()
+	e.Check()
 }
 
 // TestNoSlotOnARemovedBacking lets writers ask for slots while backings come and go.

@@ -17,3 +17,11 @@ func SetOpenPatience(d time.Duration) (restore func()) {
 	openPatience = d
 	return func() { openPatience = old }
 }
+
+// SetWipePatience makes a removal wait for d for the backing to be wiped, until the
+// function that it returns is called.
+func SetWipePatience(d time.Duration) (restore func()) {
+	old := wipePatience
+	wipePatience = d
+	return func() { wipePatience = old }
+}

@@ -2,6 +2,7 @@ package tiering
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -14,6 +15,11 @@ import (
 // removeWait is how long a removal waits for the rounds and the cleaner to let go of
 // the slots that a drain has emptied.
 const removeWait = 30 * time.Second
+
+// wipePatience is how long a removal waits for the backing to be wiped.
+var wipePatience = hangTime
+
+var errWipeHangs = errors.New("erase backing: calls on it do not return")
 
 // Removed tells what RemoveBacking did, or would do.
 type Removed struct {
@@ -60,6 +66,9 @@ func (p *Pool) RemoveBacking(ctx context.Context, ref string, dryRun bool) (Remo
 			p.log.Warn("a removed backing is not closed properly", "backing", b.path, "error", err)
 		}
 	})
+	if r.WipeError == errWipeHangs.Error() {
+		return r, nil
+	}
 	select {
 	case <-closed:
 	case <-ctx.Done(): // its disk hangs; it is closed when that is over
@@ -194,7 +203,16 @@ func (p *Pool) takeOut(b *member, r *Removed) error {
 	b.tier.drop(b)
 	close(b.gone)
 	p.writeSuperblocks(b, true)
-	if err := p.wipe(b); err != nil {
+	// Its disk may hang, and administrators wait for adminMu.
+	wiped := make(chan error, 1)
+	p.wg.Go(func() { wiped <- p.wipe(b) })
+	var err error
+	select {
+	case err = <-wiped:
+	case <-time.After(wipePatience):
+		err = errWipeHangs
+	}
+	if err != nil {
 		r.WipeError = err.Error()
 		p.log.Warn("a removed backing is not wiped: it is no member, and says it is one", "backing", b.path, "error", err)
 	} else {
@@ -208,7 +226,7 @@ func (p *Pool) takeOut(b *member, r *Removed) error {
 // its copies of the records.
 func (p *Pool) wipe(b *member) error {
 	if b.health.hanging.Load() {
-		return fmt.Errorf("erase backing: calls on it do not return")
+		return errWipeHangs
 	}
 	_ = b.volumeTables.do(context.Background()) // nothing, now that it is removed
 	_ = b.superblocks.do(context.Background())
