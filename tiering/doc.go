@@ -67,6 +67,14 @@
 // A first write: reserve a clean slot, record, publish, write the data, mark the
 // backing dirty, leave, answer. No sync is on that path.
 //
+// # When a backing fails beside a move
+//
+// A move whose source has failed before the switch is given up. If the source fails
+// after it the move stands, since clients have gone on at the target. If the target
+// fails before the commit the move is left out of it: the flushed bytes are at the
+// source. In each case answered data may be lost of which the map says nothing
+// afterwards: the commit remembers that with it (extentmap.LostWrites).
+//
 // # What a backing that hangs may hold up
 //
 // Its own requests, and the rounds of volumes with unsynced data there; nothing else.

@@ -175,7 +175,68 @@ func TestFailedSyncOfMoveTarget(t *testing.T) {
 			t.Errorf("sync %d fails: extent is on tier %q, want t1", nth, got)
 		}
 		e.write("v0", 0, ext, 8)
-		e.flush("v0")
+		var want error
+		if nth == 2 { // it had switched: clients may have written to the target
+			want = tiering.ErrBackingFailed
+		}
+		wantErr(t, "flush", e.volume("v0").Flush(ctx), want)
+	}
+}
+
+// TestSourceFailsBehindAMove: an extent that leaves a backing does not take with it
+// that the flushes of its volume fail, when a sync of the backing fails after the
+// switch. What clients write at the target is kept.
+func TestSourceFailsBehindAMove(t *testing.T) {
+	for _, how := range []string{"close", "kill", "kill before the commit"} {
+		t.Run(how, func(t *testing.T) {
+			e := newEnv(t, model.Config{}, nil)
+			e.write("v0", 0, ext, 1)
+			e.write("v1", 0, ext, 1)
+			e.flush("v0")
+			e.flush("v1")
+			e.write("v0", 0, block, 2) // perhaps lost
+			e.write("v1", 0, block, 2)
+			gate := make(chan struct{})
+			e.stores[path(1, 0)].Inject(faultstore.Fault{Ops: faultstore.Sync, Nth: 2, Times: 1, Wait: gate}) // of the round after the switch
+			moved := make(chan error, 1)
+			go func() {
+				_, err := e.Pool.MoveExtent(ctx, "v0", 0, 1)
+				moved <- err
+			}()
+			eventually(t, "the switch", func() bool { return e.tierOf("v0", 0) == "t1" })
+			e.write("v0", block, block, 3)
+			e.stores[path(0, 0)].Inject(faultstore.Fault{Ops: faultstore.Sync, Times: 1, Err: syscall.EIO})
+			wantErr(t, "flush of another volume", e.volume("v1").Flush(ctx), syscall.EIO)
+			if how == "kill before the commit" {
+				e.failCommits(extentmap.FaultBefore)
+			}
+			close(gate)
+			if err := <-moved; err == nil {
+				t.Error("the flush behind the move succeeded")
+			}
+			for range 2 {
+				if how == "close" {
+					_ = e.closeBadly()
+				} else {
+					e.Kill()
+				}
+				e.fault.Store(nil)
+				e.Open()
+				wantErr(t, "flush after a restart", e.volume("v0").Flush(ctx), tiering.ErrBackingFailed)
+				if got := e.tierOf("v0", 0); got != "t1" {
+					t.Errorf("the extent is on tier %q, want t1", got)
+				}
+				e.expect("v0", block, block, 3)
+				e.expect("v0", 2*block, ext-2*block, 1)
+			}
+			_ = e.closeBadly()
+			if _, err := tiering.Repair(ctx, e.opt, tiering.RepairOptions{ClearFailed: []string{path(0, 0)}}); err != nil {
+				t.Fatal(err)
+			}
+			e.Open()
+			e.flush("v0")
+			e.flush("v1")
+		})
 	}
 }
 

@@ -243,6 +243,11 @@ func (v *Volume) commitBatch(batch []stagedRecord, last map[extent.Index]int, fa
 			dropped[r.index] = true
 			req.lost = append(req.lost, extentmap.LostWrites{Volume: v.id, Backing: r.entry.Location().Backing})
 		}
+		// A move whose source failed behind it stands: clients have gone on at the
+		// target. What they wrote before may be lost, and the map says nothing of it.
+		if r.move && !r.from.IsZero() && p.member(r.from).failure.Load() != nil {
+			req.lost = append(req.lost, extentmap.LostWrites{Volume: v.id, Backing: r.from.Backing})
+		}
 	}
 	for i, r := range batch {
 		if dropped[r.index] {

@@ -159,9 +159,9 @@ func (p *Pool) failUnsynced() {
 func (p *Pool) lostOn(id extent.BackingID) error {
 	b := p.members[id].Load()
 	if b == nil || b.err() == nil {
-		return fmt.Errorf("%w: a move to backing %d was taken back; look at the volume, then let pool repair --clear-failed %d forget it", ErrBackingFailed, id, id)
+		return fmt.Errorf("%w: a move to or from backing %d lost writes; look at the volume, then let pool repair --clear-failed %d forget it", ErrBackingFailed, id, id)
 	}
-	return fmt.Errorf("a move was taken back: %w", b.err())
+	return fmt.Errorf("a move there or away lost writes: %w", b.err())
 }
 
 // failConcerned makes the flushes fail of volumes with extents on failed backings:
