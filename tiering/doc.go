@@ -87,18 +87,20 @@
 // # Locks
 //
 // In this order; none is held over I/O on a backing or over a commit, but for the
-// first, which only administrators wait for, Pool.memberMu and member.tableMu:
+// first, which only administrators wait for, Pool.memberMu and ondisk.SlotTable:
 //
 //	Pool.adminMu     changes of volumes, tiers and backings
 //	member.superMu   writing the superblock of a backing
 //	registry stripes, ascending
 //	Pool.memberMu    editing the members' records
+//	ondisk.SlotTable the blocks of a slot table
 //	stager.mu        the staged log and what each volume has staged
 //	Pool.volMu       the tables of volumes
 //	Volume.mu        a volume's settings
 //	alloc.Slots      the books of a backing
 //	space.mu         what volumes may take of the pool; before Volume.mu and alloc.Slots
-//	monitor.mu, relocator.mu, cleaner.mu, drainer.mu, shared.mu, pace.mu, health.mu: leaves
+//	monitor.mu, relocator.mu, cleaner.mu, drainer.mu, member.tableMu,
+//	shared.mu, pace.mu, health.mu: leaves
 //
 // stager.mu is held while 64 bytes are written to the staged log, which is not
 // synced.

@@ -2,7 +2,6 @@ package tiering
 
 import (
 	"context"
-	"fmt"
 	"sync"
 	"sync/atomic"
 
@@ -210,10 +209,7 @@ func (p *Pool) healTable(ctx context.Context, b *member, pass healPass) error {
 	if len(wrong) == 0 || ctx.Err() != nil {
 		return nil
 	}
-	if err := p.mendTable(b, wrong); err != nil {
-		return err
-	}
-	return b.sync(context.Background())
+	return p.mendTable(b, wrong)
 }
 
 // ownersOn returns the extents that have slots on b.
@@ -231,43 +227,52 @@ func (p *Pool) ownersOn(b *member) map[extent.Slot]extent.Key {
 }
 
 // mendTable writes entries, leaving out those that rounds have to do with by now:
-// requests are served meanwhile.
+// requests are served meanwhile. Rounds have to wait for one part of it at most,
+// which is a matter of a few blocks, and their syncs for no more than that.
 func (p *Pool) mendTable(b *member, wrong []ondisk.SlotUpdate) error {
-	ctx := context.Background() // a stop half-way would look like a failure of the backing
-	const batch = 1024          // entries written while rounds have to wait
 	for len(wrong) > 0 {
-		n := min(batch, len(wrong))
-		part := wrong[:n]
-		wrong = wrong[n:]
-		b.tableMu.Lock()
-		var still []ondisk.SlotUpdate
-		for _, u := range part {
-			now, valid, err := b.table.Read(ctx, u.Slot)
-			if err != nil {
-				b.tableMu.Unlock()
-				return fmt.Errorf("read slot table: %w", err)
-			}
+		part := firstBlocks(wrong, mendBlocks)
+		wrong = wrong[len(part):]
+		// A stop half-way would look like a failure of the backing.
+		n, err := b.table.WriteIf(context.Background(), part, func(u ondisk.SlotUpdate, now ondisk.SlotEntry, valid bool) bool {
 			if valid && now.Seq>>seqBits >= p.incarnation {
-				continue
+				return false
 			}
-			if u.Entry.Kind == ondisk.Owner {
-				v := p.volumeByID(u.Entry.Key.Volume)
-				here := extent.Location{Backing: b.id, Slot: u.Slot}
-				if v == nil || v.table.Load(u.Entry.Key.Index).Location() != here {
-					continue
-				}
+			if u.Entry.Kind != ondisk.Owner {
+				return true
 			}
-			still = append(still, u)
-		}
-		err := b.table.Write(ctx, still)
-		b.tableMu.Unlock()
+			v := p.volumeByID(u.Entry.Key.Volume)
+			here := extent.Location{Backing: b.id, Slot: u.Slot}
+			return v != nil && v.table.Load(u.Entry.Key.Index).Location() == here
+		})
 		if err != nil {
 			b.fail("write slot table", err)
 			return b.err()
 		}
-		p.heal.mended.Add(int64(len(still)))
+		p.heal.mended.Add(int64(n))
+		if err := b.sync(context.Background()); err != nil {
+			return err
+		}
 	}
 	return nil
+}
+
+// mendBlocks is how many blocks of a table are mended at a time.
+const mendBlocks = 64
+
+// firstBlocks returns the updates that lie in the first n blocks of the table
+// that there are any for. They are in the order of their slots.
+func firstBlocks(updates []ondisk.SlotUpdate, n int) []ondisk.SlotUpdate {
+	last := int64(-1)
+	for i, u := range updates {
+		if block := int64(u.Slot) / ondisk.EntriesPerBlock; block != last {
+			if n--; n < 0 {
+				return updates[:i]
+			}
+			last = block
+		}
+	}
+	return updates
 }
 
 func (p *Pool) volumeByID(id extent.VolumeID) *Volume {

@@ -68,8 +68,10 @@ type member struct {
 	unhealed   atomic.Bool   // its table cannot be brought into line with the map
 	badEntries atomic.Bool   // slots are set aside because their entries are damaged
 
-	// tableMu keeps the healer (writer) away from rounds (readers).
-	tableMu sync.RWMutex
+	tables     shared // writing what is in tableQueue
+	tableMu    sync.Mutex
+	tableQueue []ondisk.SlotUpdate
+
 	wake    chan struct{} // the cleaner has work here
 	toClear []vacatedSlot // guarded by cleaner.mu
 
@@ -88,9 +90,10 @@ func newMember(p *Pool, m extentmap.Member, spec BackingSpec, st backing.Store, 
 	}
 	b.calls = backing.NewWatched(st, b.noteError)
 	b.store = b.calls
-	b.table = ondisk.NewSlotTable(b.store, p.id, m.UUID, m.ID, l)
-	b.stamps = ondisk.NewStamps(b.store, p.id, m.UUID, l)
 	b.pace.init(b.media)
+	paced := pacedStore{b.store, &b.pace}
+	b.table = ondisk.NewSlotTable(paced, p.id, m.UUID, m.ID, l)
+	b.stamps = ondisk.NewStamps(paced, p.id, m.UUID, l)
 	b.pace.startSync = func() { b.syncs.start() }
 	var info backing.Info
 	if i, ok := st.(interface{ Info() backing.Info }); ok {
@@ -101,7 +104,7 @@ func newMember(p *Pool, m extentmap.Member, spec BackingSpec, st backing.Store, 
 		b.pace.startWriteback = func() { b.early.start() }
 	}
 	b.syncs.run, b.superblocks.run, b.volumeTables.run = b.syncRun, b.copySuperblock, b.copyVolumes
-	b.clears.run = b.clearRun
+	b.tables.run, b.clears.run = b.tableRun, b.clearRun
 	b.early.run = func() error { st.StartWriteback(0, l.Size); return nil }
 	if m.State == extentmap.MemberFailed {
 		text := m.Error
@@ -202,24 +205,49 @@ func (b *member) drainRuns() {
 	b.superblocks.drain()
 	b.volumeTables.drain()
 	b.clears.drain()
+	b.tables.drain()
 	b.syncs.drain()
 	b.early.drain()
 }
 
-// writeTable writes slot-table entries; the caller syncs. It takes no context: a
-// stop half-way would look like a failure of the backing.
+// writeTable writes slot-table entries; the caller syncs. Rounds of many volumes
+// write neighbouring entries at the same time, so they share the calls: else each
+// would wait for its turn to read and write the same blocks.
 func (b *member) writeTable(updates []ondisk.SlotUpdate) error {
-	ctx := context.Background()
+	b.tableMu.Lock()
+	b.tableQueue = append(b.tableQueue, updates...)
+	b.tableMu.Unlock()
+	return b.tables.do(context.Background()) // its error must not be lost
+}
+
+// tableRun is a run of b.tables.
+func (b *member) tableRun() error {
+	b.tableMu.Lock()
+	updates := b.tableQueue
+	b.tableQueue = nil
+	b.tableMu.Unlock()
+	// Those whose updates an earlier run took get its error here.
 	if err := b.err(); err != nil {
 		return err
 	}
-	b.tableMu.RLock()
-	defer b.tableMu.RUnlock()
-	if err := b.table.Write(ctx, updates); err != nil {
+	// A stop half-way would look like a failure of the backing.
+	if err := b.table.Write(context.Background(), updates); err != nil {
 		b.fail("write slot table", err)
 		return b.err()
 	}
 	return nil
+}
+
+// A pacedStore is a Store whose writes count as unsynced.
+type pacedStore struct {
+	backing.Store
+	pace *pace
+}
+
+func (s pacedStore) WriteAt(ctx context.Context, p []byte, off int64) error {
+	err := s.Store.WriteAt(ctx, p, off)
+	s.pace.wrote(off, int64(len(p)), time.Now())
+	return err
 }
 
 func (b *member) wakeCleaner() {

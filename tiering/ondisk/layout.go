@@ -15,12 +15,15 @@ const (
 	superblockArea  = 256 << 10
 	volumeTableArea = 4 << 20
 	entrySize       = 32
-	entriesPerBlock = blockSize / entrySize
 
 	// tableReserve is how many times the slots the table has room for, so that
 	// a device that was made larger can be used.
 	tableReserve = 4
 )
+
+// EntriesPerBlock is how many neighbouring entries of the slot table are read and
+// written together.
+const EntriesPerBlock = blockSize / entrySize
 
 // Layout says where everything is on a backing. All offsets and sizes are in
 // bytes and multiples of 4 KiB; slots begin at multiples of the extent size.
@@ -55,7 +58,7 @@ func NewLayout(size int64, es extent.Size) (Layout, error) {
 	}
 	// The table shrinks with the slots, so the first estimate errs on the small
 	// side by a few slots at most.
-	const maxSlots = math.MaxUint32 / entriesPerBlock * entriesPerBlock
+	const maxSlots = math.MaxUint32 / EntriesPerBlock * EntriesPerBlock
 	slots := min(end/n, maxSlots)
 	slots = min(max((end-dataOffset(slots, n))/n, 1), maxSlots)
 	for slots < maxSlots && fits(slots+1) {
@@ -91,8 +94,8 @@ const tableOffset = blockSize + superblockArea + 2*blockSize + 2*volumeTableArea
 func endSuperblock(size int64) int64 { return size/blockSize*blockSize - superblockArea }
 
 func tableSlots(slots int64) int64 {
-	n := (slots*tableReserve + entriesPerBlock - 1) / entriesPerBlock * entriesPerBlock
-	return min(n, math.MaxUint32/entriesPerBlock*entriesPerBlock)
+	n := (slots*tableReserve + EntriesPerBlock - 1) / EntriesPerBlock * EntriesPerBlock
+	return min(n, math.MaxUint32/EntriesPerBlock*EntriesPerBlock)
 }
 
 // dataOffset returns where slot 0 is if there are this many slots of n bytes.

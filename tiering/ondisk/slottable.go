@@ -8,6 +8,7 @@ import (
 	"hash/crc32"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"github.com/google/uuid"
 
@@ -107,52 +108,98 @@ func (t *SlotTable) decode(b []byte, slot extent.Slot) (e SlotEntry, valid bool)
 // not. After an error some blocks may have been written.
 //
 // The slice is not changed. Neighbouring blocks are read and written in one
-// call each.
+// call each, and such runs of blocks side by side: on a busy disk each call
+// waits behind what others have asked for.
 func (t *SlotTable) Write(ctx context.Context, updates []SlotUpdate) error {
+	_, err := t.WriteIf(ctx, updates, nil)
+	return err
+}
+
+// WriteIf is Write of those updates alone that still wants, knowing what the
+// table holds by now; nil wants all. It returns how many these were. still is
+// called from several goroutines and must not use the table.
+func (t *SlotTable) WriteIf(ctx context.Context, updates []SlotUpdate, still func(u SlotUpdate, now SlotEntry, valid bool) bool) (int, error) {
 	sorted := slices.Clone(updates)
 	slices.SortStableFunc(sorted, func(a, b SlotUpdate) int { return cmp.Compare(a.Slot, b.Slot) })
 	if n := len(sorted); n > 0 && uint32(sorted[n-1].Slot) >= t.layout.TableSlots {
-		return fmt.Errorf("write slot table: %w: slot %d of %d", ErrTooLarge, sorted[n-1].Slot, t.layout.TableSlots)
+		return 0, fmt.Errorf("write slot table: %w: slot %d of %d", ErrTooLarge, sorted[n-1].Slot, t.layout.TableSlots)
 	}
 	for _, u := range sorted {
 		if u.Entry.Kind > Tombstone {
-			return fmt.Errorf("write slot table: %w: %v", ErrTooLarge, u.Entry.Kind)
+			return 0, fmt.Errorf("write slot table: %w: %v", ErrTooLarge, u.Entry.Kind)
 		}
 	}
 
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	buf := alignedBytes(min(len(sorted), runBlocks) * blockSize)
+	var (
+		wg      sync.WaitGroup
+		written atomic.Int64
+		failure atomic.Pointer[error]
+		places  = make(chan struct{}, writeRuns)
+	)
 	for len(sorted) > 0 {
 		// A run is a row of blocks that each have an update.
-		first := uint32(sorted[0].Slot) / entriesPerBlock
+		first := uint32(sorted[0].Slot) / EntriesPerBlock
 		last, n := first, 0
 		for n < len(sorted) {
-			b := uint32(sorted[n].Slot) / entriesPerBlock
+			b := uint32(sorted[n].Slot) / EntriesPerBlock
 			if b > last+1 || b >= first+runBlocks {
 				break
 			}
 			last = b
 			n++
 		}
-		run := buf[:int(last-first+1)*blockSize]
-		off := t.layout.SlotTableOffset + int64(first)*blockSize
-		if err := t.st.ReadAt(ctx, run, off); err != nil {
-			return fmt.Errorf("write slot table: read entries beside: %w", err)
-		}
-		for _, u := range sorted[:n] {
-			at := int64(u.Slot)*entrySize - int64(first)*blockSize
-			t.encode(run[at:], u.Slot, u.Entry)
-		}
-		if err := t.st.WriteAt(ctx, run, off); err != nil {
-			return fmt.Errorf("write slot table: %w", err)
-		}
+		run := sorted[:n]
 		sorted = sorted[n:]
+		places <- struct{}{}
+		if failure.Load() != nil {
+			break
+		}
+		wg.Go(func() {
+			defer func() { <-places }()
+			n, err := t.writeRun(ctx, first, last, run, still)
+			written.Add(int64(n))
+			if err != nil {
+				failure.CompareAndSwap(nil, &err)
+			}
+		})
 	}
-	return nil
+	wg.Wait()
+	if err := failure.Load(); err != nil {
+		return int(written.Load()), fmt.Errorf("write slot table: %w", *err)
+	}
+	return int(written.Load()), nil
 }
 
-// runBlocks is the most blocks that Write and Scan take at once: 1 MiB.
+// writeRun writes the updates of the blocks from first to last. mu is held.
+func (t *SlotTable) writeRun(ctx context.Context, first, last uint32, updates []SlotUpdate, still func(SlotUpdate, SlotEntry, bool) bool) (int, error) {
+	run := alignedBytes(int(last-first+1) * blockSize)
+	off := t.layout.SlotTableOffset + int64(first)*blockSize
+	if err := t.st.ReadAt(ctx, run, off); err != nil {
+		return 0, fmt.Errorf("read entries beside: %w", err)
+	}
+	n := 0
+	for _, u := range updates {
+		b := run[int64(u.Slot)*entrySize-int64(first)*blockSize:]
+		if still != nil {
+			if now, valid := t.decode(b, u.Slot); !still(u, now, valid) {
+				continue
+			}
+		}
+		t.encode(b, u.Slot, u.Entry)
+		n++
+	}
+	if n == 0 {
+		return 0, nil
+	}
+	return n, t.st.WriteAt(ctx, run, off)
+}
+
+// writeRuns is how many runs of blocks are written at once.
+const writeRuns = 32
+
+// runBlocks is the most blocks that a call of Write or Scan takes at once: 1 MiB.
 const runBlocks = 256
 
 // Read returns the entry of one slot, and whether it is valid.
@@ -183,10 +230,10 @@ func (t *SlotTable) Scan(ctx context.Context, fn func(slot extent.Slot, e SlotEn
 // ScanRange is Scan of up to n slots from this one on.
 func (t *SlotTable) ScanRange(ctx context.Context, from extent.Slot, n uint32, fn func(slot extent.Slot, e SlotEntry, valid bool) bool) error {
 	end := min(int64(from)+int64(n), int64(t.layout.Slots))
-	first := int64(from) / entriesPerBlock * entriesPerBlock
+	first := int64(from) / EntriesPerBlock * EntriesPerBlock
 	buf := alignedBytes(min(runBlocks*blockSize, roundUp(int(max(end-first, 0))*entrySize)))
-	for ; first < end; first += runBlocks * entriesPerBlock {
-		n := min(end-first, runBlocks*entriesPerBlock)
+	for ; first < end; first += runBlocks * EntriesPerBlock {
+		n := min(end-first, runBlocks*EntriesPerBlock)
 		run := buf[:roundUp(int(n)*entrySize)]
 		t.mu.Lock()
 		err := t.st.ReadAt(ctx, run, t.layout.SlotTableOffset+first*entrySize)
@@ -217,19 +264,19 @@ func (t *SlotTable) Salvage(ctx context.Context, fn func(slot extent.Slot, e Slo
 		goOn = fn(s, e, valid)
 		return goOn
 	}
-	const run = runBlocks * entriesPerBlock
+	const run = runBlocks * EntriesPerBlock
 	for from, end := int64(0), int64(t.layout.Slots); from < end && goOn; from += run {
 		// A run is read in one call, before its first slot is looked at.
 		if t.ScanRange(ctx, extent.Slot(from), run, visit) == nil {
 			continue
 		}
-		for at := from; at < min(from+run, end) && goOn; at += entriesPerBlock {
-			err := t.ScanRange(ctx, extent.Slot(at), entriesPerBlock, visit)
+		for at := from; at < min(from+run, end) && goOn; at += EntriesPerBlock {
+			err := t.ScanRange(ctx, extent.Slot(at), EntriesPerBlock, visit)
 			if err := ctx.Err(); err != nil {
 				return err
 			}
 			if err != nil {
-				unread(extent.Slot(at), uint32(min(entriesPerBlock, end-at)), err)
+				unread(extent.Slot(at), uint32(min(EntriesPerBlock, end-at)), err)
 			}
 		}
 	}
