@@ -54,7 +54,16 @@ type SlotTable struct {
 	seed   uint32 // CRC of pool, backing and its id, which those of the entries continue
 
 	mu sync.Mutex
+
+	// recent are blocks as they were last read or written, by number: a round that
+	// adds to a block needs no read of it, which on a busy disk waits as long as a
+	// write does.
+	recentMu sync.Mutex
+	recent   map[uint32][]byte
 }
+
+// recentBlocks is how many blocks are kept in memory: 1 MiB.
+const recentBlocks = 256
 
 // NewSlotTable returns the table of a backing. Nothing is read yet.
 func NewSlotTable(st backing.Store, poolID, backingUUID uuid.UUID, id extent.BackingID, l Layout) *SlotTable {
@@ -62,7 +71,7 @@ func NewSlotTable(st backing.Store, poolID, backingUUID uuid.UUID, id extent.Bac
 	e.uuid(poolID)
 	e.uuid(backingUUID)
 	e.u16(uint16(id))
-	return &SlotTable{st: st, layout: l, seed: crc32.Checksum(e.b, castagnoli)}
+	return &SlotTable{st: st, layout: l, seed: crc32.Checksum(e.b, castagnoli), recent: make(map[uint32][]byte)}
 }
 
 // encode writes e, the entry of slot, into b of 32 bytes; see doc.go.
@@ -176,8 +185,10 @@ func (t *SlotTable) WriteIf(ctx context.Context, updates []SlotUpdate, still fun
 func (t *SlotTable) writeRun(ctx context.Context, first, last uint32, updates []SlotUpdate, still func(SlotUpdate, SlotEntry, bool) bool) (int, error) {
 	run := alignedBytes(int(last-first+1) * blockSize)
 	off := t.layout.SlotTableOffset + int64(first)*blockSize
-	if err := t.st.ReadAt(ctx, run, off); err != nil {
-		return 0, fmt.Errorf("read entries beside: %w", err)
+	if !t.recall(first, run) {
+		if err := t.st.ReadAt(ctx, run, off); err != nil {
+			return 0, fmt.Errorf("read entries beside: %w", err)
+		}
 	}
 	n := 0
 	for _, u := range updates {
@@ -193,7 +204,51 @@ func (t *SlotTable) writeRun(ctx context.Context, first, last uint32, updates []
 	if n == 0 {
 		return 0, nil
 	}
-	return n, t.st.WriteAt(ctx, run, off)
+	if err := t.st.WriteAt(ctx, run, off); err != nil {
+		t.forget(first, last) // nobody knows what is there
+		return n, err
+	}
+	t.remember(first, run)
+	return n, nil
+}
+
+// recall fills run, blocks from first on, from memory if all of them are there.
+func (t *SlotTable) recall(first uint32, run []byte) bool {
+	t.recentMu.Lock()
+	defer t.recentMu.Unlock()
+	for i := 0; i < len(run); i += blockSize {
+		b, ok := t.recent[first+uint32(i/blockSize)]
+		if !ok {
+			return false
+		}
+		copy(run[i:], b)
+	}
+	return true
+}
+
+// remember keeps the blocks of run, the first of which is first, in place of any
+// others.
+func (t *SlotTable) remember(first uint32, run []byte) {
+	t.recentMu.Lock()
+	defer t.recentMu.Unlock()
+	for i := 0; i < len(run); i += blockSize {
+		block := first + uint32(i/blockSize)
+		if _, ok := t.recent[block]; !ok && len(t.recent) >= recentBlocks {
+			for old := range t.recent {
+				delete(t.recent, old)
+				break
+			}
+		}
+		t.recent[block] = append(t.recent[block][:0], run[i:i+blockSize]...)
+	}
+}
+
+func (t *SlotTable) forget(first, last uint32) {
+	t.recentMu.Lock()
+	defer t.recentMu.Unlock()
+	for b := first; b <= last; b++ {
+		delete(t.recent, b)
+	}
 }
 
 // writeRuns is how many runs of blocks are written at once.
@@ -288,6 +343,7 @@ func (t *SlotTable) Salvage(ctx context.Context, fn func(slot extent.Slot, e Slo
 func (t *SlotTable) Zero(ctx context.Context) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	clear(t.recent)
 	if err := t.st.Zero(ctx, t.layout.SlotTableOffset, t.layout.slotTableSize()); err != nil {
 		return fmt.Errorf("clear slot table: %w", err)
 	}

@@ -1,8 +1,11 @@
 package ondisk
 
 import (
+	"context"
 	"errors"
+	"sync"
 	"testing"
+	"time"
 
 	"tierd/tiering/extent"
 )
@@ -173,4 +176,145 @@ func TestSlotTableTorn(t *testing.T) {
 			t.Fatal(err)
 		}
 	})
+}
+
+// countingStore counts calls, and holds back reads until enough of them wait.
+type countingStore struct {
+	*memStore
+	mu            sync.Mutex
+	reads, writes int
+	together      int // reads that go on together
+	arrived       chan struct{}
+}
+
+func (s *countingStore) ReadAt(ctx context.Context, p []byte, off int64) error {
+	s.mu.Lock()
+	s.reads++
+	if s.reads == s.together {
+		close(s.arrived)
+	}
+	wait := s.together > 0
+	s.mu.Unlock()
+	if wait {
+		select {
+		case <-s.arrived:
+		case <-time.After(time.Minute):
+			return errors.New("the reads of a write come one after the other")
+		}
+	}
+	return s.memStore.ReadAt(ctx, p, off)
+}
+
+func (s *countingStore) WriteAt(ctx context.Context, p []byte, off int64) error {
+	s.mu.Lock()
+	s.writes++
+	s.mu.Unlock()
+	return s.memStore.WriteAt(ctx, p, off)
+}
+
+// calls returns how many there were since the last time.
+func (s *countingStore) calls() [2]int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := [2]int{s.reads, s.writes}
+	s.reads, s.writes, s.together = 0, 0, 0
+	return n
+}
+
+// TestSlotTableCalls: runs of blocks are read and written side by side, one call
+// for neighbours, and a block that was written before is not read again.
+func TestSlotTableCalls(t *testing.T) {
+	l := mustLayout(t, 1<<30, 64<<10)
+	st := &countingStore{memStore: newMem(l.DataOffset), together: 3, arrived: make(chan struct{})}
+	table := NewSlotTable(st, poolA, backA, 2, l)
+	write := func(blocks ...int) {
+		t.Helper()
+		var ups []SlotUpdate
+		for i, b := range blocks {
+			ups = append(ups, SlotUpdate{extent.Slot(b*EntriesPerBlock + i), entry(Owner, 1, b, 1)})
+		}
+		if err := table.Write(bg, ups); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(0, 1, 10, 20)
+	if got, want := st.calls(), [2]int{3, 3}; got != want {
+		t.Errorf("blocks 0, 1, 10 and 20: %v reads and writes, want %v", got, want)
+	}
+	write(0, 20)
+	if got, want := st.calls(), [2]int{0, 2}; got != want {
+		t.Errorf("blocks 0 and 20 again: %v reads and writes, want %v", got, want)
+	}
+	write(1, 2)
+	if got, want := st.calls(), [2]int{1, 1}; got != want {
+		t.Errorf("a known block and a new one: %v reads and writes, want %v", got, want)
+	}
+	for _, b := range []int{0, 1, 2, 10, 20} {
+		found := 0
+		err := mustTable(st.memStore, l).ScanRange(bg, extent.Slot(b*EntriesPerBlock), EntriesPerBlock, func(_ extent.Slot, e SlotEntry, valid bool) bool {
+			if !valid {
+				t.Errorf("block %d has a bad entry", b)
+			}
+			if e.Kind == Owner {
+				found++
+			}
+			return true
+		})
+		if want := map[int]int{0: 1, 1: 2, 2: 1, 10: 1, 20: 2}[b]; err != nil || found != want {
+			t.Errorf("block %d has %d entries, %v, want %d", b, found, err, want)
+		}
+	}
+
+	// What a failed write left behind is looked at.
+	st.failAt = 1
+	if err := table.Write(bg, []SlotUpdate{{5, entry(Owner, 1, 1, 1)}}); !errors.Is(err, errInjected) {
+		t.Fatalf("Write = %v", err)
+	}
+	st.calls()
+	write(0)
+	if got, want := st.calls(), [2]int{1, 1}; got != want {
+		t.Errorf("after a failed write: %v reads and writes, want %v", got, want)
+	}
+}
+
+func TestSlotTableWriteIf(t *testing.T) {
+	l := mustLayout(t, testSize, 64<<10)
+	st := &countingStore{memStore: newMem(testSize)}
+	table := NewSlotTable(st, poolA, backA, 2, l)
+	old := entry(Owner, 1, 1, 9)
+	if err := table.Write(bg, []SlotUpdate{{3, old}}); err != nil {
+		t.Fatal(err)
+	}
+	st.calls()
+	older := func(u SlotUpdate, now SlotEntry, valid bool) bool { return valid && now.Seq < u.Entry.Seq }
+	n, err := table.WriteIf(bg, []SlotUpdate{{3, entry(Owner, 2, 2, 5)}, {4, entry(Owner, 2, 3, 5)}}, older)
+	if n != 1 || err != nil {
+		t.Errorf("WriteIf = %d, %v, want 1", n, err)
+	}
+	if n, err := table.WriteIf(bg, []SlotUpdate{{3, entry(Owner, 2, 2, 5)}}, older); n != 0 || err != nil {
+		t.Errorf("WriteIf of nothing = %d, %v", n, err)
+	}
+	if got := st.calls()[1]; got != 1 {
+		t.Errorf("%d writes, want that of the entry that is wanted", got)
+	}
+	for s, want := range map[extent.Slot]SlotEntry{3: old, 4: entry(Owner, 2, 3, 5)} {
+		if got, _, err := table.Read(bg, s); err != nil || got != want {
+			t.Errorf("slot %d: %v, %v, want %v", s, got, err, want)
+		}
+	}
+}
+
+// TestSlotTableMemory: no more blocks are kept than agreed, whatever is written.
+func TestSlotTableMemory(t *testing.T) {
+	l := mustLayout(t, 4<<30, 64<<10)
+	table := mustTable(newMem(l.DataOffset), l)
+	for b := range 2 * recentBlocks {
+		s := extent.Slot(b * EntriesPerBlock % int(l.Slots))
+		if err := table.Write(bg, []SlotUpdate{{s, entry(Owner, 1, b, 1)}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := len(table.recent); n != recentBlocks {
+		t.Errorf("%d blocks are kept, want %d", n, recentBlocks)
+	}
 }
