@@ -286,6 +286,7 @@ func (r *Run) delete(ctx context.Context) {
 // closeAndCheck stops the pool cleanly. Its metadata have to be in order, and to
 // come back from the backings alone.
 func (r *Run) closeAndCheck() {
+	r.w.AwaitHealed() // before that the backings may tell of rounds that were never committed
 	r.w.Close()
 	r.w.Check()
 	if r.rnd.IntN(2) == 0 {
