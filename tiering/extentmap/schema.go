@@ -137,8 +137,9 @@ type PoolRecord struct {
 }
 
 // LostWrites says that answered writes to a volume may be lost though its extents are
-// elsewhere by now: a move onto the backing was taken back, or one off it was under way when it failed. Its flushes fail until an
-// operator clears the backing, or gives it up.
+// elsewhere by now: a move onto the backing was taken back, or one off it was under
+// way when it failed. Its flushes fail until an operator clears the backing, or gives
+// it up.
 type LostWrites struct {
 	Volume  extent.VolumeID  `json:"volume"`
 	Backing extent.BackingID `json:"backing"`
