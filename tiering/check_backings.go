@@ -2,6 +2,7 @@ package tiering
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -383,8 +384,8 @@ func (c *checker) checkStamps(ctx context.Context, b *checkedBacking) {
 // checkVolumeTable looks at both copies of the volume table.
 func (c *checker) checkVolumeTable(ctx context.Context, b *checkedBacking) {
 	where, pr := b.spec.Path, c.state.Pool
-	copies, err := ondisk.ReadVolumeTableCopies(ctx, b.store, b.sb.Layout, pr.ID)
-	if err != nil {
+	copies := ondisk.ReadVolumeTableCopies(ctx, b.store, b.sb.Layout, pr.ID)
+	if err := errors.Join(copies[0].Err, copies[1].Err); err != nil {
 		c.found.damage(FoundUnreadable, where, "", "its volume table cannot be read: %v", err)
 		return
 	}

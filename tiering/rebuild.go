@@ -348,13 +348,24 @@ func (r *rebuild) judgeMember(rec ondisk.MemberRecord, stop uint64) {
 	m.Path, m.Size, m.Slots, m.Instance, m.Incarnation = path, sb.Layout.Size, sb.Layout.Slots, here.Instance, sb.Incarnation
 	keep()
 	r.used = append(r.used, here)
-	for _, c := range append(here.Copies[:], here.VolumeCopies[:]...) {
-		if c.Err != nil && !errors.Is(c.Err, ondisk.ErrNoSuperblock) {
-			r.found.note(FoundSuperblockCopy, path, mendStart, "the %s copy of a table at byte %d: %v; the other one is used", c.Where, c.Offset, c.Err)
-		}
+	for _, c := range here.Copies {
+		r.noteCopy(path, "superblock", c.Offset, c.State, c.Err)
+	}
+	for _, c := range here.VolumeCopies {
+		r.noteCopy(path, "volume table", c.Offset, c.State, c.Err)
 	}
 	if here.StampErr != nil {
 		r.found.damage(FoundStamp, path, mendRepair, "%v", here.StampErr)
+	}
+}
+
+// noteCopy tells of one of two copies that cannot be used.
+func (r *rebuild) noteCopy(path, what string, at int64, state ondisk.CopyState, err error) {
+	if err == nil && state == ondisk.CopyDamaged {
+		err = ondisk.ErrCorrupt
+	}
+	if err != nil {
+		r.found.note(FoundSuperblockCopy, path, mendStart, "the copy of the %s at byte %d: %v; the other one is used", what, at, err)
 	}
 }
 

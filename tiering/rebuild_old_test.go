@@ -36,14 +36,14 @@ func (f *disks) spoilNewestTable(name string) uint64 {
 	f.t.Helper()
 	st, sb := f.store(name)
 	defer st.Close()
-	copies := ondisk.InspectVolumeTable(ctx, st, sb.Layout, sb.PoolID)
-	newest := slices.MaxFunc(copies[:], func(a, b ondisk.CopyReport) int {
-		return int(a.Generation) - int(b.Generation)
+	copies := ondisk.ReadVolumeTableCopies(ctx, st, sb.Layout, sb.PoolID)
+	newest := slices.MaxFunc(copies[:], func(a, b ondisk.VolumeTableCopy) int {
+		return int(a.Table.Generation) - int(b.Table.Generation)
 	})
 	if err := st.WriteAt(ctx, bytes.Repeat([]byte{0xa5}, 512), newest.Offset); err != nil {
 		f.t.Fatal(err)
 	}
-	return newest.Generation
+	return newest.Table.Generation
 }
 
 func finding(list []tiering.Finding, k tiering.FindingKind, text string) *tiering.Finding {

@@ -53,7 +53,7 @@ type SurveyMember struct {
 	Spec       BackingSpec
 	Superblock *ondisk.Superblock // the newest whole copy
 	// Copies are the two places of the superblock.
-	Copies [2]ondisk.CopyReport
+	Copies [2]ondisk.SuperblockCopy
 	// Short is set if the backing is shorter than its superblock says. Nothing
 	// more of it has been read then.
 	Short error
@@ -62,7 +62,7 @@ type SurveyMember struct {
 	StampErr error        // there may be a newer one
 
 	Volumes      ondisk.VolumeTable // the newest whole copy
-	VolumeCopies [2]ondisk.CopyReport
+	VolumeCopies [2]ondisk.VolumeTableCopy
 	VolumesErr   error
 
 	Instance string // of the store
@@ -161,10 +161,10 @@ func (m *SurveyMember) read(ctx context.Context) {
 		return
 	}
 	sb := m.Superblock
-	m.Copies = ondisk.InspectSuperblock(ctx, m.store, sb.Layout)
+	m.Copies = ondisk.ReadSuperblockCopies(ctx, m.store)
 	m.readStamp(ctx)
 	m.Volumes, m.VolumesErr = ondisk.ReadVolumeTable(ctx, m.store, sb.Layout, sb.PoolID)
-	m.VolumeCopies = ondisk.InspectVolumeTable(ctx, m.store, sb.Layout, sb.PoolID)
+	m.VolumeCopies = ondisk.ReadVolumeTableCopies(ctx, m.store, sb.Layout, sb.PoolID)
 }
 
 func (m *SurveyMember) readStamp(ctx context.Context) {
@@ -193,8 +193,8 @@ func (m *SurveyMember) readStamp(ctx context.Context) {
 // tableInDoubt reports whether a copy of the volume table is lost that may have been
 // the newer one.
 func (m *SurveyMember) tableInDoubt() bool {
-	return slices.ContainsFunc(m.VolumeCopies[:], func(c ondisk.CopyReport) bool {
-		return c.Err != nil && !errors.Is(c.Err, ondisk.ErrNoSuperblock)
+	return slices.ContainsFunc(m.VolumeCopies[:], func(c ondisk.VolumeTableCopy) bool {
+		return c.Err != nil || c.State == ondisk.CopyDamaged
 	})
 }
 

@@ -55,10 +55,13 @@ func TestSurvey(t *testing.T) {
 		if m.StampErr != nil || m.VolumesErr != nil || m.Short != nil {
 			t.Errorf("member %d: stamp %v, volumes %v, short %v", i, m.StampErr, m.VolumesErr, m.Short)
 		}
-		for _, c := range append(m.Copies[:], m.VolumeCopies[0]) {
-			if c.Err != nil {
-				t.Errorf("member %d: %s copy at %d: %v", i, c.Where, c.Offset, c.Err)
+		for _, c := range m.Copies {
+			if c.State != ondisk.CopyValid {
+				t.Errorf("member %d: the superblock at %d is %s (%v)", i, c.Offset, c.State, c.Err)
 			}
+		}
+		if c := m.VolumeCopies[0]; c.State != ondisk.CopyValid {
+			t.Errorf("member %d: the volume table at %d is %s (%v)", i, c.Offset, c.State, c.Err)
 		}
 		if len(m.Volumes.Volumes) != 2 {
 			t.Errorf("member %d knows %d volumes", i, len(m.Volumes.Volumes))

@@ -44,22 +44,6 @@ const (
 	newer // whole, of a later version; counts more than a valid copy beside it
 )
 
-// err returns what a copy in this state is called; cause is the error of the Store,
-// if that is why.
-func (s headState) err(cause error) error {
-	switch {
-	case s == valid:
-		return nil
-	case s == newer:
-		return ErrNewerFormat
-	case s == damaged:
-		return ErrCorrupt
-	case cause != nil:
-		return cause
-	}
-	return ErrNoSuperblock
-}
-
 // parseHead decodes the head in b, which has a block or more. The length is
 // checked against the bounds of the area, no more.
 func parseHead(b []byte, magic string, area int64) (h head, ok bool) {

@@ -121,18 +121,15 @@ type VolumeTableCopy struct {
 	State  CopyState
 	Table  VolumeTable // if valid
 	Length int64       // of what is there, bytes
+	Err    error       // of reading it
 }
 
 // ReadVolumeTableCopies returns both copies of the volume table, each as it is.
-func ReadVolumeTableCopies(ctx context.Context, st backing.Store, l Layout, poolID uuid.UUID) (copies [2]VolumeTableCopy, err error) {
-	found := readVolumeCopies(ctx, st, l, poolID)
-	if err := errors.Join(found[0].err, found[1].err); err != nil {
-		return copies, fmt.Errorf("read volume table: %w", err)
+func ReadVolumeTableCopies(ctx context.Context, st backing.Store, l Layout, poolID uuid.UUID) (copies [2]VolumeTableCopy) {
+	for i, c := range readVolumeCopies(ctx, st, l, poolID) {
+		copies[i] = VolumeTableCopy{Offset: l.VolumeTableOffset[i], State: copyState(c.state), Table: c.table, Length: int64(len(c.raw)), Err: c.err}
 	}
-	for i, c := range found {
-		copies[i] = VolumeTableCopy{Offset: l.VolumeTableOffset[i], State: copyState(c.state), Table: c.table, Length: int64(len(c.raw))}
-	}
-	return copies, nil
+	return copies
 }
 
 // MendVolumeTable writes t over copy i, whatever is there, and syncs. The other

@@ -198,31 +198,6 @@ func ReadSuperblock(ctx context.Context, st backing.Store) (*Superblock, error) 
 	return nil, ErrNoSuperblock
 }
 
-// CopyReport says what one of the places of a structure holds that has two copies.
-type CopyReport struct {
-	Where  string // "front" or "end", "first" or "second"
-	Offset int64
-	// Err is nil if the copy is whole. ErrNoSuperblock: nothing is there;
-	// ErrCorrupt, ErrNewerFormat, or that of the Store.
-	Err        error
-	Generation uint64 // if it is whole
-}
-
-// InspectSuperblock looks at both copies of the superblock of a backing whose
-// layout is known.
-func InspectSuperblock(ctx context.Context, st backing.Store, l Layout) [2]CopyReport {
-	var out [2]CopyReport
-	for i, c := range []struct {
-		where string
-		at    int64
-		which uint8
-	}{{"front", l.FrontSuperblock, copyFront}, {"end", l.EndSuperblock, copyEnd}} {
-		r := readCopy(ctx, st, c.at, c.which)
-		out[i] = CopyReport{Where: c.where, Offset: c.at, Err: r.state.err(r.err), Generation: r.generation()}
-	}
-	return out
-}
-
 // copyRead is what one of the places of a superblock holds.
 type copyRead struct {
 	sb    *Superblock // if valid

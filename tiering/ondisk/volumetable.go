@@ -110,16 +110,6 @@ func ReadVolumeTable(ctx context.Context, st backing.Store, l Layout, poolID uui
 	return best.table, nil
 }
 
-// InspectVolumeTable looks at both copies of the volume table. A copy that was never
-// written is no damage, and has ErrNoSuperblock.
-func InspectVolumeTable(ctx context.Context, st backing.Store, l Layout, poolID uuid.UUID) [2]CopyReport {
-	var out [2]CopyReport
-	for i, c := range readVolumeCopies(ctx, st, l, poolID) {
-		out[i] = CopyReport{Where: [...]string{"first", "second"}[i], Offset: l.VolumeTableOffset[i], Err: c.state.err(c.err), Generation: c.table.Generation}
-	}
-	return out
-}
-
 // volumeCopy is what one of the two places holds.
 type volumeCopy struct {
 	table VolumeTable // if valid
