@@ -27,6 +27,13 @@ var (
 // the client is still there, and how long it must have looked away for that.
 const pollEvery = time.Second
 
+// stallTime is how long a write to a client may take once the server is ending:
+// one that does not read must not hold up the others' stop.
+const stallTime = 5 * time.Second
+
+// cutTime is how long Devices have to let go of connections that are cut.
+const cutTime = time.Second
+
 // A conn is one client. Its fields have three kinds of owner: whoever leads,
 // the mutex, and nobody (atomic, or constant once the transmission began).
 type conn struct {
@@ -63,6 +70,7 @@ type conn struct {
 	quiet   int
 
 	stopping atomic.Bool // read no more requests; answer those in flight
+	ending   atomic.Bool // the server is: no write takes longer than stallTime
 	finished atomic.Bool // DISC was read: nothing in flight is dropped any more
 	serving  atomic.Bool // the handshake is over, and its fields are set
 
@@ -139,6 +147,20 @@ func (c *conn) stop() {
 	// A leader that waits for the socket wakes up; refill looks at stopping
 	// before it waits.
 	_ = c.nc.SetReadDeadline(time.Unix(1, 0))
+}
+
+// endSoon is stop for a server that is ending.
+func (c *conn) endSoon() {
+	c.ending.Store(true)
+	c.limitWrite() // one that is under way
+	c.stop()
+}
+
+// limitWrite gives the next write to the socket, or one under way, its time.
+func (c *conn) limitWrite() {
+	if c.ending.Load() && c.ctx.Err() == nil {
+		_ = c.nc.SetWriteDeadline(time.Now().Add(c.srv.stallTime))
+	}
 }
 
 // abort is for a client that is gone: no more is read or written, and changes

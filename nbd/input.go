@@ -162,6 +162,9 @@ func (c *conn) readFull(p []byte) error {
 		m, err := c.read(p[n:], 0)
 		n += m
 		if err != nil && n < len(p) {
+			if c.stopping.Load() {
+				return errStopping
+			}
 			return err
 		}
 	}

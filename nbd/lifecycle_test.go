@@ -192,6 +192,68 @@ func TestShutdownAnswersWhatIsInFlight(t *testing.T) {
 	}
 }
 
+// TestShutdownWithStalledClients: whatever a client does not read or send, the others
+// are answered, and the end is a good one.
+func TestShutdownWithStalledClients(t *testing.T) {
+	for _, miss := range []bool{false, true} { // replies of the leader, and of workers
+		d := newMemDevice(33 << 20)
+		d.miss.Store(miss)
+		gate := make(chan struct{})
+		d.runGate = func(int64) <-chan struct{} { return gate }
+		s, path := serveOne(t, d)
+		s.stallTime = 200 * time.Millisecond
+
+		deaf := open(t, path, "a")
+		for i := range 40 {
+			deaf.send(message(wire.CmdRead, 0, uint64(i), 0, 1<<20))
+		}
+		small := open(t, path, "a")
+		_ = small.nc.SetWriteDeadline(time.Now().Add(300 * time.Millisecond))
+		for i := range 1000 { // of replies that the leader writes
+			if _, err := small.nc.Write(message(wire.CmdRead, 0, uint64(i), 0, 32<<10)); err != nil {
+				break
+			}
+		}
+		half := open(t, path, "a")
+		half.send(message(wire.CmdWrite, 0, 1, 0, 1, 1)[:20])
+		payload := open(t, path, "a")
+		payload.send(message(wire.CmdWrite, wire.CmdFlagFUA, 7, 0, 1, 1))
+		payload.send(message(wire.CmdWrite, 0, 8, 0, wire.MaxPayload))
+		payload.send(make([]byte, 1<<20))
+		eventually(t, "a write is in flight, and a client reads nothing", func() bool {
+			st := s.Snapshot()
+			return d.begun.Load() == 1 && st.InFlight >= 3
+		})
+
+		done := make(chan error, 1)
+		go func() { done <- s.Shutdown(context.Background()) }()
+		half.closed()
+		eventually(t, "the clients that do not read are let go", func() bool { return s.Snapshot().Open == 1 })
+		close(gate)
+		payload.want(7, wire.OK)
+		payload.closed()
+		if err := <-done; err != nil {
+			t.Errorf("Shutdown: %v", err)
+		}
+	}
+}
+
+// TestShutdownCutsClientsAtLast: a client that takes its replies drop by drop is cut
+// when the time is over, which is a good end as well.
+func TestShutdownCutsClientsAtLast(t *testing.T) {
+	d := newMemDevice(9 << 20)
+	s, path := serveOne(t, d)
+	deaf := open(t, path, "a")
+	deaf.send(message(wire.CmdRead, 0, 1, 0, 8<<20)) // more than the socket holds
+	s.stallTime, s.cutTime = time.Hour, patience
+	eventually(t, "it is served", func() bool { return s.Snapshot().InFlight == 1 })
+	ctx, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
+	defer cancel()
+	if err := s.Shutdown(ctx); err != nil {
+		t.Errorf("Shutdown: %v", err)
+	}
+}
+
 func TestShutdownIsCutShort(t *testing.T) {
 	d := newMemDevice(1 << 20)
 	gate := make(chan struct{})

@@ -52,6 +52,7 @@ func (v *sender) init(c *conn) {
 
 // write writes p whole.
 func (c *conn) write(p []byte) error {
+	c.limitWrite()
 	if c.rc == nil {
 		_, err := c.nc.Write(p)
 		return err
@@ -89,6 +90,7 @@ func (c *conn) writeList(list *request) error {
 		if len(vectors) == 1 {
 			err = c.write(vectors[0])
 		} else {
+			c.limitWrite()
 			began := clock()
 			c.send.eaten = vectors
 			_, err = c.send.eaten.WriteTo(c.nc)

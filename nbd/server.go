@@ -68,6 +68,8 @@ type Server struct {
 
 	pollEvery   time.Duration // see the constants; tests want other values
 	slowChanges int
+	stallTime   time.Duration
+	cutTime     time.Duration
 
 	accepted, failed, refused, handoffs, panics atomic.Uint64
 
@@ -94,6 +96,8 @@ func NewServer(cfg Config) *Server {
 		budget:      budget{free: cfg.MaxTotalBytes},
 		pollEvery:   pollEvery,
 		slowChanges: slowChanges,
+		stallTime:   stallTime,
+		cutTime:     cutTime,
 		listeners:   map[net.Listener]struct{}{},
 		conns:       map[*conn]struct{}{},
 		idle:        make(chan struct{}),
@@ -248,9 +252,10 @@ func (s *Server) panicked(where string, p any) {
 }
 
 // Shutdown ends the Server: the listeners are closed, handshakes are given up,
-// no more requests are read; those in flight are run and answered. When ctx
-// ends first, connections are cut, changes that have not had their turn are
-// dropped, and ctx's error is returned, whether or not the Devices have let go.
+// no more requests are read; those in flight are run and answered, but for clients
+// that do not read their replies. When ctx ends first, connections are cut and
+// changes that have not had their turn are dropped. ctx's error is returned if the
+// Devices do not let go even then.
 func (s *Server) Shutdown(ctx context.Context) error {
 	s.mu.Lock()
 	if !s.draining {
@@ -259,11 +264,7 @@ func (s *Server) Shutdown(ctx context.Context) error {
 			_ = l.Close()
 		}
 		for c := range s.conns {
-			c.stop()
-			if !c.serving.Load() {
-				// A handshake may also wait for a client that does not read.
-				_ = c.nc.SetWriteDeadline(time.Now().Add(time.Second))
-			}
+			c.endSoon()
 		}
 		if len(s.conns) == 0 {
 			close(s.idle)
@@ -285,17 +286,18 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	s.mu.Unlock()
 
 	// Most let go at once; a Device that hangs may hold a goroutine for ever.
-	timer := time.NewTimer(time.Second)
+	timer := time.NewTimer(s.cutTime)
 	defer timer.Stop()
 	select {
 	case <-s.idle:
 		s.close()
+		return nil
 	case <-timer.C:
-		go func() {
-			<-s.idle
-			s.close()
-		}()
 	}
+	go func() {
+		<-s.idle
+		s.close()
+	}()
 	return fmt.Errorf("drain %d connections: %w", left, ctx.Err())
 }
 

@@ -57,12 +57,11 @@ func (f *Forgotten) String() string {
 //     that.
 //  4. A last commit says that the map has none of them any more.
 func (p *Pool) ForgetBacking(ctx context.Context, name string, acceptLoss, dryRun bool) (Forgotten, error) {
-	b, f, err := p.forget(name, acceptLoss, dryRun)
+	done := make(chan error, 1)
+	f, err := p.forget(name, acceptLoss, dryRun, done)
 	if err != nil || dryRun {
 		return f, err
 	}
-	done := make(chan error, 1)
-	p.wg.Go(func() { done <- p.emptyForgotten(p.ctx, b) })
 	select {
 	case err = <-done:
 	case <-ctx.Done():
@@ -71,32 +70,33 @@ func (p *Pool) ForgetBacking(ctx context.Context, name string, acceptLoss, dryRu
 	return f, err
 }
 
-// forget is steps 1 and 2 of ForgetBacking.
-func (p *Pool) forget(name string, acceptLoss, dryRun bool) (*member, Forgotten, error) {
+// forget is steps 1 and 2 of ForgetBacking. It begins the others, whose outcome is
+// sent to done.
+func (p *Pool) forget(name string, acceptLoss, dryRun bool, done chan<- error) (Forgotten, error) {
 	p.adminMu.Lock()
 	defer p.adminMu.Unlock()
 	if p.closing.Load() {
-		return nil, Forgotten{}, ErrClosed
+		return Forgotten{}, ErrClosed
 	}
 	b, err := p.findBacking(name)
 	if err != nil {
-		return nil, Forgotten{}, err
+		return Forgotten{}, err
 	}
 	f := Forgotten{ID: b.id, Path: b.path}
 	switch {
 	case !b.missing && b.err() != nil:
-		return b, f, busy("backing %s is there, though it has failed; drain it, or detach it and start tierd with --degraded", b.path)
+		return f, busy("backing %s is there, though it has failed; drain it, or detach it and start tierd with --degraded", b.path)
 	case !b.missing:
-		return b, f, busy("backing %s is there; drain it and remove it", b.path)
+		return f, busy("backing %s is there; drain it and remove it", b.path)
 	case b.forgotten.Load():
-		return b, f, busy("backing %s is forgotten already", b.path)
+		return f, busy("backing %s is forgotten already", b.path)
 	}
 	f.Losses = p.lossesOn(b)
 	switch {
 	case dryRun:
-		return b, f, nil
+		return f, nil
 	case len(f.Losses) > 0 && !acceptLoss:
-		return b, f, &classed{busy("backing %s is not forgotten: %v", b.path, &f), ErrLossNotAccepted}
+		return f, &classed{busy("backing %s is not forgotten: %v", b.path, &f), ErrLossNotAccepted}
 	}
 	newContinuity := renewContinuity()
 	err = p.editMembers(func(m *extentmap.Member) bool {
@@ -110,13 +110,14 @@ func (p *Pool) forget(name string, acceptLoss, dryRun bool) (*member, Forgotten,
 		forgetLost(r, b.id)
 	})
 	if err != nil {
-		return b, f, fmt.Errorf("forget backing %s: %w", b.path, err)
+		return f, fmt.Errorf("forget backing %s: %w", b.path, err)
 	}
 	b.forgotten.Store(true)
 	p.log.Warn("backing is forgotten", "backing", b.path, "loss", f.String())
 	p.writeSuperblocks(b, true)
 	p.failUnsynced() // the loss is accepted
-	return b, f, nil
+	p.wg.Go(func() { done <- p.emptyForgotten(p.ctx, b) })
+	return f, nil
 }
 
 // findBacking returns the member of an id, a UUID or a path.

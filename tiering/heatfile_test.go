@@ -2,6 +2,9 @@ package tiering_test
 
 import (
 	"bytes"
+	"context"
+	"errors"
+	"maps"
 	"math"
 	"os"
 	"strings"
@@ -85,6 +88,34 @@ func TestHeatSurvivesRestart(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// A heat map has what is mapped and what is hot, wherever that is in a volume, and
+// stops with its request.
+func TestHeatMap(t *testing.T) {
+	e, c := newHeatEnv(t)
+	const extents = 1 << 32 // to look at each would take minutes
+	if err := e.Pool.CreateVolume(ctx, tiering.VolumeSpec{Name: "vast", Size: extents * ext}, false); err != nil {
+		t.Fatal(err)
+	}
+	e.write("vast", (extents-1)*ext, block, 1)
+	e.write("vast", 5*ext, block, 1)
+	if err := e.volume("vast").ReadAt(ctx, make([]byte, block), 7*ext); err != nil { // unmapped
+		t.Fatal(err)
+	}
+	c.Advance(time.Second)
+	got := map[int64]int{}
+	if err := e.Pool.HeatMap(ctx, "vast", func(h tiering.ExtentHeat) { got[int64(h.Index)] = h.Tier }); err != nil {
+		t.Fatal(err)
+	}
+	if want := map[int64]int{5: 0, 7: -1, extents - 1: 0}; !maps.Equal(got, want) {
+		t.Errorf("tiers by extent = %v, want %v", got, want)
+	}
+	gone, cancel := context.WithCancel(ctx)
+	cancel()
+	if err := e.Pool.HeatMap(gone, "vast", func(tiering.ExtentHeat) {}); !errors.Is(err, context.Canceled) {
+		t.Errorf("cancelled: %v", err)
 	}
 }
 

@@ -215,6 +215,8 @@ func (p *Pool) close(orderly bool) error {
 	p.closing.Store(true)
 	var errs []error
 	p.cancel()
+	p.adminMu.Lock() // a change under way may begin work in the background; none follows
+	p.adminMu.Unlock()
 	p.wg.Wait()
 	if orderly && !p.opts.ReadOnly {
 		errs = append(errs, p.stopClean())

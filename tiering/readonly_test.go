@@ -197,7 +197,7 @@ func (f *filePool) checkReadOnly(want []byte, half byte, flushes bool) {
 	if _, err := p.Locate("v", 0); err != nil {
 		t.Errorf("locate: %v", err)
 	}
-	if _, err := p.HeatMap("v", func(tiering.ExtentHeat) {}); err != nil {
+	if err := p.HeatMap(ctx, "v", func(tiering.ExtentHeat) {}); err != nil {
 		t.Errorf("heat: %v", err)
 	}
 	p.PlanNow()

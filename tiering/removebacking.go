@@ -54,18 +54,11 @@ func (p *Pool) RemoveBacking(ctx context.Context, ref string, dryRun bool) (Remo
 	if dryRun {
 		return r, nil
 	}
-	if err := p.takeOut(b, &r); err != nil {
+	closed := make(chan struct{})
+	if err := p.takeOut(b, &r, closed); err != nil {
 		b.shut(b.drainOrder().On)
 		return Removed{}, err
 	}
-	closed := make(chan struct{})
-	p.wg.Go(func() {
-		defer close(closed)
-		_ = b.syncs.do(context.Background()) // nothing, after the one under way
-		if err := b.store.Close(); err != nil {
-			p.log.Warn("a removed backing is not closed properly", "backing", b.path, "error", err)
-		}
-	})
 	if r.WipeError == errWipeHangs.Error() {
 		return r, nil
 	}
@@ -174,8 +167,8 @@ func (p *Pool) unmentioned(b *member) error {
 	return nil
 }
 
-// takeOut is steps 3 and 4.
-func (p *Pool) takeOut(b *member, r *Removed) error {
+// takeOut is steps 3 and 4. It begins step 5, at whose end closed is closed.
+func (p *Pool) takeOut(b *member, r *Removed, closed chan<- struct{}) error {
 	p.adminMu.Lock()
 	defer p.adminMu.Unlock()
 	if err := p.changeable(context.Background()); err != nil {
@@ -218,6 +211,13 @@ func (p *Pool) takeOut(b *member, r *Removed) error {
 	} else {
 		r.Wiped = true
 	}
+	p.wg.Go(func() {
+		defer close(closed)
+		_ = b.syncs.do(context.Background()) // nothing, after the one under way
+		if err := b.store.Close(); err != nil {
+			p.log.Warn("a removed backing is not closed properly", "backing", b.path, "error", err)
+		}
+	})
 	p.log.Info("backing removed", "backing", b.path, "id", b.id, "tier", b.tier.name)
 	return nil
 }
@@ -250,7 +250,7 @@ func (p *Pool) RemoveTier(ctx context.Context, name string, dryRun bool) error {
 	state := p.db.State()
 	switch n := len(t.members()); {
 	case n > 0:
-		return busy("tier %s has %d backings; drain and remove them first", name, n)
+		return busy("tier %s still has backings: %d; drain and remove them first", name, n)
 	case len(p.ranks()) == 1:
 		return busy("tier %s is the only one", name)
 	}

@@ -2,6 +2,7 @@ package tiering
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"slices"
 	"time"
@@ -348,34 +349,49 @@ type ExtentHeat struct {
 	IOs   uint32
 }
 
-// HeatMap calls fn for every extent of a volume that is mapped or has heat, in
-// order, and returns how many extents the volume has.
-func (p *Pool) HeatMap(volume string, fn func(ExtentHeat)) (extent.Index, error) {
+// heatMapSlice is after how many extents HeatMap looks whether it is to go on.
+const heatMapSlice = 4096
+
+// HeatMap calls fn for every extent of a volume that is mapped or has heat: first
+// those that are mapped, then the others, each in order. It costs nothing for
+// extents that are neither. It ends with the error of ctx.
+func (p *Pool) HeatMap(ctx context.Context, volume string, fn func(ExtentHeat)) error {
 	v, err := p.Volume(volume)
 	if err != nil {
-		return 0, err
+		return err
 	}
 	now := p.clock.Now()
 	p.heat.Drain(now)
-	const chunk = 4096
-	scores := make([]heat.Score, chunk)
-	n := v.table.Len()
-	for first := extent.Index(0); first < n; first += chunk {
-		k := v.heat.Scores(first, scores[:min(chunk, n-first)], now)
-		for i := range min(chunk, n-first) {
-			var s heat.Score
-			if int(i) < k {
-				s = scores[i]
-			}
-			e := v.table.Load(first + i)
-			h := ExtentHeat{Index: first + i, Tier: -1, Heat: s.Heat, IOs: s.IOs}
-			if e.Mapped() {
-				h.Tier = int(p.member(e.Location()).tier.rank())
-			}
-			if e.Mapped() || s.Heat > 0 {
-				fn(h)
-			}
-		}
+	seen := 0
+	goOn := func() bool {
+		seen++
+		return seen%heatMapSlice != 0 || ctx.Err() == nil
 	}
-	return n, nil
+	scores := make([]heat.Score, heatMapSlice)
+	first, n := extent.Index(0), 0
+	v.table.Range(func(i extent.Index, e extent.Entry) bool {
+		if !e.Mapped() {
+			return goOn()
+		}
+		if n == 0 || i >= first+extent.Index(n) {
+			first = i
+			n = v.heat.Scores(first, scores, now)
+		}
+		h := ExtentHeat{Index: i, Tier: int(p.member(e.Location()).tier.rank())}
+		if i < first+extent.Index(n) {
+			h.Heat, h.IOs = scores[i-first].Heat, scores[i-first].IOs
+		}
+		fn(h)
+		return goOn()
+	})
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	v.heat.Range(now, func(i extent.Index, s heat.Score) bool {
+		if s.Heat > 0 && i < v.table.Len() && !v.table.Load(i).Mapped() {
+			fn(ExtentHeat{Index: i, Tier: -1, Heat: s.Heat, IOs: s.IOs})
+		}
+		return goOn()
+	})
+	return ctx.Err()
 }

@@ -295,8 +295,7 @@ func (p *Pool) SetReadOnly(ctx context.Context, name string, readOnly, dryRun bo
 // back in the background, and after a restart if need be. A volume in use is
 // refused without force.
 func (p *Pool) DeleteVolume(ctx context.Context, name string, force, dryRun bool) error {
-	var doomed *Volume
-	err := p.change(ctx, name, dryRun, func(v *Volume, r *extentmap.Volume) error {
+	return p.change(ctx, name, dryRun, func(v *Volume, r *extentmap.Volume) error {
 		if n := v.opens.Load(); n > 0 && !force {
 			return busy("volume %s has %d connections", name, n)
 		}
@@ -308,14 +307,9 @@ func (p *Pool) DeleteVolume(ctx context.Context, name string, force, dryRun bool
 		delete(p.byName, name)
 		p.volMu.Unlock()
 		p.freed.broadcast() // its writes that wait for room end
-		doomed = v
+		p.log.Info("volume deleted", "volume", name)
+		p.wg.Go(func() { p.reclaim(v) })
 	})
-	if err != nil || doomed == nil {
-		return err
-	}
-	p.log.Info("volume deleted", "volume", name)
-	p.wg.Go(func() { p.reclaim(doomed) })
-	return nil
 }
 
 // reclaim gives back the space of a deleted volume in commits of bounded size, and

@@ -27,6 +27,10 @@ import (
 // drainTime is how long a stop waits for requests in flight.
 const drainTime = 60 * time.Second
 
+// adminStopTime is how long a stop then waits for requests of administrators and for
+// scrapes.
+const adminStopTime = 20 * time.Second
+
 // openStopTime is how long a stop waits for the pool to be opened.
 const openStopTime = 10 * time.Second
 
@@ -228,34 +232,34 @@ func (d *daemon) reconfigure() {
 // shutdown takes everything down in order: no new clients, requests in flight
 // answered, everything flushed, the pool marked as cleanly stopped.
 func (d *daemon) shutdown() error {
-	ctx, cancel := context.WithTimeout(context.Background(), drainTime)
-	defer cancel()
+	hurry, cut := context.WithCancel(context.Background())
+	defer cut()
 	go func() {
 		select {
 		case <-d.stop:
 			d.log.Warn("stopping at once")
-			cancel()
-		case <-ctx.Done():
+			cut()
+		case <-hurry.Done():
 		}
 	}()
-	var errs []error
 	d.pool.Leave()
+	ctx, cancel := context.WithTimeout(hurry, drainTime)
+	defer cancel()
 	if err := d.nbd.Shutdown(ctx); err != nil {
 		// Requests are stuck, in a disk most likely, and hold on to the pool: it
 		// cannot be closed under them. Every answered write is where a kill leaves it.
 		return fmt.Errorf("requests did not end; the pool is not stopped cleanly: %w", err)
 	}
+	ctx, cancel = context.WithTimeout(hurry, adminStopTime)
+	defer cancel()
 	if err := d.control.Shutdown(ctx); err != nil {
-		errs = append(errs, fmt.Errorf("stop admin server: %w", err))
+		return fmt.Errorf("a request of tierctl did not end; the pool is not stopped cleanly: %w", err)
 	}
-	if d.metrics != nil {
+	if d.metrics != nil && d.metrics.Shutdown(ctx) != nil {
 		_ = d.metrics.Close()
 	}
 	if err := d.pool.Close(); err != nil {
-		errs = append(errs, fmt.Errorf("close pool: %w", err))
-	}
-	if err := errors.Join(errs...); err != nil {
-		return err
+		return fmt.Errorf("close pool: %w", err)
 	}
 	d.log.Info("stopped")
 	return nil

@@ -182,7 +182,7 @@ func (s *service) Backings(context.Context) ([]control.Backing, error) {
 }
 
 // Locate tells where a byte of a volume lives, and why.
-func (s *service) Locate(_ context.Context, r control.LocateRequest) (control.Location, error) {
+func (s *service) Locate(ctx context.Context, r control.LocateRequest) (control.Location, error) {
 	p, err := s.pool.Locate(r.Volume, r.Offset)
 	if err != nil {
 		return control.Location{}, classify(err)
@@ -197,7 +197,7 @@ func (s *service) Locate(_ context.Context, r control.LocateRequest) (control.Lo
 		l.LastMovedAt = time.Now().Add(-ago).Truncate(time.Second)
 	}
 	var mapped, hotter float64
-	_, err = s.pool.HeatMap(r.Volume, func(h tiering.ExtentHeat) {
+	err = s.pool.HeatMap(ctx, r.Volume, func(h tiering.ExtentHeat) {
 		if h.Tier >= 0 {
 			mapped++
 			if h.Heat > p.Score.Heat {
@@ -217,7 +217,7 @@ const (
 )
 
 // Heat returns the heat of a volume.
-func (s *service) Heat(_ context.Context, r control.HeatRequest) (control.HeatMap, error) {
+func (s *service) Heat(ctx context.Context, r control.HeatRequest) (control.HeatMap, error) {
 	v, err := s.pool.Volume(r.Volume)
 	if err != nil {
 		return control.HeatMap{}, classify(err)
@@ -235,7 +235,7 @@ func (s *service) Heat(_ context.Context, r control.HeatRequest) (control.HeatMa
 	m.Tier = slices.Repeat([]byte{control.TierUnmapped}, int(cells))
 	var hottest []tiering.ExtentHeat
 	most := 0.0
-	_, err = s.pool.HeatMap(r.Volume, func(h tiering.ExtentHeat) {
+	err = s.pool.HeatMap(ctx, r.Volume, func(h tiering.ExtentHeat) {
 		c := int64(h.Index) / m.ExtentsPerCell
 		if c >= cells {
 			return // grown meanwhile

@@ -20,6 +20,7 @@ const (
 	maxRequestBytes = 64 << 10
 	maxHeaderBytes  = 8 << 10
 	readTimeout     = 10 * time.Second
+	writeTimeout    = 10 * time.Second // for a reply, from when it is ready
 	idleTimeout     = time.Minute
 )
 
@@ -156,6 +157,8 @@ func write(w http.ResponseWriter, status int, reply any) {
 		status = http.StatusInternalServerError
 		data, _ = json.Marshal(wire) // strings alone: cannot fail
 	}
+	// A client that does not read must not hold up a stop.
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(writeTimeout))
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
 	_, _ = w.Write(append(data, '\n'))

@@ -100,7 +100,7 @@ func TestADiskIsReplacedUnderLoad(t *testing.T) {
 	if out := s.ctl("tier", "list"); !strings.Contains(strings.SplitN(out, "\n", 3)[1], "nvme") {
 		t.Errorf("tier list says\n%s", out)
 	}
-	s.ctlFails(1, "tierctl: tier nvme has 1 backings; drain and remove them first", "tier", "remove", "nvme")
+	s.ctlFails(1, "tierctl: tier nvme still has backings: 1; drain and remove them first", "tier", "remove", "nvme")
 	s.ctl("backing", "drain", s.path("top.img"), "--wait")
 	s.ctl("backing", "remove", s.path("top.img"))
 	s.ctl("tier", "remove", "nvme")

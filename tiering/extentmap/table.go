@@ -52,6 +52,8 @@ type Table struct {
 
 	mu     sync.Mutex // serialises Grow and Close
 	closed bool
+
+	ranging sync.RWMutex // held by Range for reading, and by Close; after mu
 }
 
 // NewTable returns a table of n unmapped extents. The error is the kernel's,
@@ -169,8 +171,12 @@ func (t *Table) AllMapped(first, last extent.Index) bool {
 // Range calls fn, in order, for each extent whose entry is not zero, until fn
 // returns false. (An entry that was unmapped has a generation and is not zero.)
 // Pages that were never stored to are skipped without a look. An extent that
-// changes meanwhile is seen before or after its change.
+// changes meanwhile is seen before or after its change. Unlike the others it may
+// run beside Close, which waits for it, and after it, when there are no extents. fn
+// must not call Close.
 func (t *Table) Range(fn func(i extent.Index, e extent.Entry) bool) {
+	t.ranging.RLock()
+	defer t.ranging.RUnlock()
 	n := t.Len()
 	for si, s := range *t.top.Load() {
 		for w := range s.touched {
@@ -189,7 +195,7 @@ func (t *Table) Range(fn func(i extent.Index, e extent.Entry) bool) {
 }
 
 // Close gives the memory back. No call may be running or follow, apart from
-// another Close: a reader still inside would touch memory that is gone.
+// Range and another Close: a reader still inside would touch memory that is gone.
 func (t *Table) Close() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -197,6 +203,8 @@ func (t *Table) Close() error {
 		return nil
 	}
 	t.closed = true
+	t.ranging.Lock()
+	defer t.ranging.Unlock()
 	top := *t.top.Load()
 	t.len.Store(0)
 	t.top.Store(new([]*segment))

@@ -4,6 +4,7 @@ import (
 	"math/rand/v2"
 	"sync"
 	"testing"
+	"time"
 
 	"tierd/tiering/extent"
 )
@@ -58,6 +59,32 @@ func TestTable(t *testing.T) {
 	if seen != 3 {
 		t.Errorf("Range went on for %d calls, want 3", seen)
 	}
+}
+
+// Close waits for a Range, and none sees anything after it.
+func TestTableRangeBesideClose(t *testing.T) {
+	table := mustTable(t, 1000)
+	for i := range extent.Index(1000) {
+		table.Store(i, extent.Entry(0).At(loc(1, 1)))
+	}
+	closed := make(chan error, 1)
+	n := 0
+	table.Range(func(extent.Index, extent.Entry) bool {
+		if n++; n == 1 {
+			go func() { closed <- table.Close() }()
+			select {
+			case <-closed:
+				t.Error("Close has not waited")
+				return false
+			case <-time.After(50 * time.Millisecond):
+			}
+		}
+		return true
+	})
+	if err := <-closed; err != nil || n != 1000 {
+		t.Errorf("Close = %v after %d extents, want 1000", err, n)
+	}
+	table.Range(func(extent.Index, extent.Entry) bool { t.Error("an extent after Close"); return false })
 }
 
 func TestTableCompareAndSwap(t *testing.T) {
