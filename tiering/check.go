@@ -51,16 +51,27 @@ func Check(ctx context.Context, o Options) (CheckReport, error) {
 	return c.report(), err
 }
 
-// checker is one look at a pool, by Check or Repair.
+// checker looks at a pool, for Check or Repair.
 type checker struct {
-	CheckReport
 	o        Options
 	readOnly bool
-	found    findings
 	db       *extentmap.DB // nil: the metadata cannot be read
 	locked   *extentmap.DB // the metadata of which db is a copy; nil: it is none
-	state    extentmap.State
-	size     extent.Size
+
+	// For Repair.
+	mending  bool
+	overlays map[string]overlay        // by path, in a dry run: what it would have written
+	stale    map[extent.BackingID]bool // are to be used though they may be old copies
+
+	lastLook
+}
+
+// lastLook is what one look at a pool has come to.
+type lastLook struct {
+	CheckReport
+	found findings
+	state extentmap.State
+	size  extent.Size
 
 	backings map[extent.BackingID]*checkedBacking
 	lost     map[string]*checkedBacking // by path: those without a valid superblock
@@ -70,10 +81,7 @@ type checker struct {
 	agreed bool               // a volume table, which has a checksum, has the volumes as the metadata have them
 
 	// What Repair works on; see repair.go.
-	mending  bool
-	overlays map[string]overlay        // by path, in a dry run: what it would have written
-	stale    map[extent.BackingID]bool // are to be used though they may be old copies
-	unheard  bool                      // a backing has not heard of the last repair
+	unheard  bool // a backing has not heard of the last repair
 	mends    []mend
 	problems []mapProblem                             // extents that are where they cannot be, maxProblems at most
 	entries  func(*checkedBacking, []entryDiff) error // takes the entries that are wrong

@@ -204,8 +204,7 @@ func (r *repairer) mendOnce(ctx context.Context) (more bool, err error) {
 // again looks at the pool anew.
 func (r *repairer) again(ctx context.Context) error {
 	r.closeBackings()
-	r.checker = checker{o: r.o, readOnly: r.readOnly, db: r.db, locked: r.locked, state: r.db.State(),
-		mending: true, overlays: r.overlays, stale: r.stale}
+	r.lastLook = lastLook{state: r.db.State()}
 	return r.look(ctx)
 }
 
