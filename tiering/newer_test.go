@@ -2,7 +2,11 @@ package tiering_test
 
 import (
 	"bytes"
+	"fmt"
+	"hash/crc32"
 	"os"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -10,6 +14,9 @@ import (
 	"tierd/tiering/extentmap"
 	"tierd/tiering/ondisk"
 )
+
+// poolRecords finds the pool's records in a metadata file, each with its checksum.
+var poolRecords = regexp.MustCompile(`\{"id":"[^\n{]*"format_version"[^\n]*\n[0-9a-f]{8}`)
 
 // TestNewerFormat: what a later version wrote is refused, or read, as its bits say,
 // and the message says what to do.
@@ -21,7 +28,12 @@ func TestNewerFormat(t *testing.T) {
 			if err != nil || len(old) != len(changed) || !bytes.Contains(b, []byte(old)) {
 				t.Fatalf("%q cannot be replaced: %v", old, err)
 			}
-			if err := os.WriteFile(f.path("pool.db"), bytes.ReplaceAll(b, []byte(old), []byte(changed)), 0o600); err != nil {
+			b = poolRecords.ReplaceAllFunc(bytes.ReplaceAll(b, []byte(old), []byte(changed)), func(record []byte) []byte {
+				text, _, _ := bytes.Cut(record, []byte("\n"))
+				sum := crc32.Checksum(slices.Concat([]byte("poolrecord"), text), crc32.MakeTable(crc32.Castagnoli))
+				return fmt.Appendf(text, "\n%08x", sum) // what a later version would write
+			})
+			if err := os.WriteFile(f.path("pool.db"), b, 0o600); err != nil {
 				t.Fatal(err)
 			}
 		}
