@@ -76,7 +76,12 @@ func (c *checker) checkBackings(ctx context.Context) {
 			}
 		}
 	}
-	c.hearFailures()
+	c.told = hearFailures(&c.state, func(id extent.BackingID) (*ondisk.Superblock, string) {
+		if b := c.backings[id]; b != nil {
+			return b.sb, b.spec.Path
+		}
+		return nil, ""
+	})
 	known := make(map[extent.BackingID]bool)
 	for _, m := range c.state.Members {
 		known[m.ID] = true
@@ -104,35 +109,6 @@ func (c *checker) checkBackings(ctx context.Context) {
 			}
 			_ = b.store.Close()
 			delete(c.backings, id)
-		}
-	}
-}
-
-// hearFailures looks for failures that superblocks tell of and that the metadata
-// could not take any more, as the next start does.
-func (c *checker) hearFailures() {
-	failedBy := func(id extent.BackingID) string {
-		for _, m := range c.state.Members {
-			b := c.backings[m.ID]
-			if b == nil || b.sb.Incarnation != c.state.Pool.Incarnation {
-				continue // it tells of what may have been cleared since
-			}
-			for _, r := range b.sb.Members {
-				if r.ID == id && r.State == ondisk.MemberFailed {
-					return b.spec.Path
-				}
-			}
-		}
-		return ""
-	}
-	for i := range c.state.Members {
-		m := &c.state.Members[i]
-		if c.backings[m.ID] == nil || m.State != extentmap.MemberOK && m.State != extentmap.MemberDraining {
-			continue
-		}
-		if by := failedBy(m.ID); by != "" {
-			m.State, m.Error = extentmap.MemberFailed, "it had failed by the superblock of "+by
-			c.told = append(c.told, *m)
 		}
 	}
 }

@@ -79,7 +79,12 @@ func (op *opening) findMembers(ctx context.Context) error {
 	if err := op.judgeMissing(); err != nil {
 		return err
 	}
-	op.hearFailures()
+	op.told = hearFailures(&op.state, func(id extent.BackingID) (*ondisk.Superblock, string) {
+		if c := op.found[id]; c != nil {
+			return c.sb, c.spec.Path
+		}
+		return nil, ""
+	})
 	for _, path := range slices.Sorted(maps.Keys(unused)) {
 		switch why := op.why[path]; {
 		case why == errNotOurs: // tryCandidate has warned of it
@@ -108,30 +113,6 @@ func (op *opening) judgeUnknown() error {
 		delete(op.found, id)
 	}
 	return nil
-}
-
-// hearFailures looks for failures that the superblocks of others tell of and that
-// the metadata could not take any more.
-func (op *opening) hearFailures() {
-	op.told = make(map[extent.BackingID]string)
-	for i := range op.state.Members {
-		m := &op.state.Members[i]
-		if op.found[m.ID] == nil || m.State == extentmap.MemberFailed {
-			continue
-		}
-		for _, c := range op.found {
-			// Those of earlier incarnations may tell of what has been cleared since.
-			if c.sb.Incarnation != op.state.Pool.Incarnation {
-				continue
-			}
-			for _, r := range c.sb.Members {
-				if r.ID == m.ID && r.State == ondisk.MemberFailed {
-					m.State, m.Error = extentmap.MemberFailed, "it had failed by the superblock of "+c.spec.Path
-					op.told[m.ID] = m.Error
-				}
-			}
-		}
-	}
 }
 
 func (op *opening) tierName(id extent.TierID) string {

@@ -90,7 +90,7 @@ type opening struct {
 	missing []extentmap.Member // that nobody has forgotten
 	why     map[string]error   // by path: why there is no backing
 
-	told map[extent.BackingID]string // failures that superblocks know of and the metadata does not
+	told []extentmap.Member // of whose failure superblocks know and the metadata does not
 
 	clean   bool               // the pool was stopped cleanly
 	records []stagedlog.Record // else: what the staged log adds
@@ -326,8 +326,8 @@ func (op *opening) adoptMembers() {
 	for _, m := range op.state.Members {
 		away[m.ID] = m.Away
 	}
-	for id, text := range op.told {
-		p.recordFailure(p.members[id].Load(), text)
+	for _, m := range op.told {
+		p.recordFailure(p.members[m.ID].Load(), m.Error)
 	}
 	if op.syncsLeftOut() {
 		return
