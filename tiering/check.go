@@ -223,6 +223,13 @@ func (c *checker) checkLog() {
 			c.found.warning(FoundLog, path, mendStart, "%s: answered writes that were not flushed may be lost", text)
 		}
 	}
+	if err == nil && void == "" && !pr.CleanStop {
+		for _, b := range c.backings {
+			if unlogged(b.stamp, pr.LogIncarnation, pr, recs) {
+				c.found.damage(FoundMetadataOlder, path, mendRebuild, "the metadata and the staged log are older than backing %s: they were restored from a copy", b.spec.Path)
+			}
+		}
+	}
 	switch {
 	case errors.Is(err, stagedlog.ErrMapOlder):
 		c.found.damage(FoundMetadataOlder, path, mendRebuild, "the metadata is older than the staged log: %s", void)

@@ -21,7 +21,10 @@ type checkedBacking struct {
 	copies [2]ondisk.SuperblockCopy
 	sb     *ondisk.Superblock // the newer valid copy; nil: there is none
 	m      extentmap.Member   // what the metadata says of it
+	stamp  ondisk.Stamp       // the newest
 	usable bool               // it is the member, whole and of the right age
+
+	missedStop bool // it is an old copy, and nobody has said that it is to be used
 }
 
 // behind reports whether b may lack what the metadata has without being damaged: it
@@ -211,6 +214,9 @@ func (c *checker) checkMember(ctx context.Context, b *checkedBacking) {
 		c.found.damage(FoundMetadataOlder, where, mendRebuild, "the metadata is older than it (incarnation %d against %d): it was restored from a copy", pr.Incarnation, sb.Incarnation)
 		return
 	}
+	if c.checkMissedStop(ctx, b); b.missedStop {
+		return
+	}
 	if m.State == extentmap.MemberFailed {
 		c.found.damage(FoundFailed, where, mendClear, "it has failed: %s", m.Error)
 	} else if lost := lostBy(pr, m.ID); len(lost) > 0 {
@@ -299,6 +305,8 @@ func (c *checker) checkStamps(ctx context.Context, b *checkedBacking) {
 		b.usable = false
 		return
 	}
+	newest, _ := ondisk.NewestStamp(copies)
+	b.stamp = newest.Stamp
 	best := -1
 	damaged := 0
 	for i, sc := range copies {
@@ -343,6 +351,10 @@ func (c *checker) checkStamps(ctx context.Context, b *checkedBacking) {
 	if best >= 0 {
 		generation, stamp = copies[best].Generation+1, copies[best].Stamp
 	}
+	if pr.CleanStop && pr.StampedStop == stamp.Incarnation && !stamp.Clean && !b.m.Away {
+		// The damaged one is the later one, and was that of the stop.
+		stamp = ondisk.Stamp{Commit: pr.Commit, Incarnation: pr.StampedStop, Clean: true}
+	}
 	for i, sc := range copies {
 		if sc.State != ondisk.CopyDamaged {
 			continue
@@ -355,6 +367,23 @@ func (c *checker) checkStamps(ctx context.Context, b *checkedBacking) {
 				return ondisk.MendStamp(ctx, b.store, pr.ID, b.m.UUID, b.sb.Layout, i, g, stamp)
 			}})
 	}
+}
+
+// checkMissedStop tells of an old copy, which is not mended without an operator's
+// word. With it, the repair gives it the new incarnation.
+func (c *checker) checkMissedStop(ctx context.Context, b *checkedBacking) {
+	copies, err := ondisk.ReadStampCopies(ctx, b.store, c.state.Pool.ID, b.m.UUID, b.sb.Layout)
+	if err != nil || !missedStop(c.state.Pool, b.m, copies) {
+		return // an error is told of with the rest of the stamp
+	}
+	where, text := b.spec.Path, "it is an old copy: it was there when the pool was stopped cleanly, and does not know of it"
+	c.found.damage(FoundStale, where, mendAcceptStale, "%s; attach the right one", text)
+	if b.missedStop = !c.stale[b.m.ID]; b.missedStop {
+		return
+	}
+	continuity := uuid.New()
+	c.mend(mend{kind: FoundStale, b: b, where: where, text: "it is used as it is, though it is an old copy",
+		change: &extentmap.Changes{Pool: func(p *extentmap.PoolRecord) { p.Continuity = continuity }}})
 }
 
 // checkVolumeTable looks at both copies of the volume table.

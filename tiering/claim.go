@@ -113,6 +113,9 @@ func (r *rebuild) scanMember(ctx context.Context, m *SurveyMember, total int64) 
 	if err != nil {
 		return err
 	}
+	if now := r.newest.Superblock.Incarnation; m.Stamp.Clean && m.Stamp.Counted && m.Stamp.Incarnation == now && uint64(out.Owners) < m.Stamp.Owners {
+		r.found.damage(FoundEntryMissing, path, "", "its slot table has %d owners, and had %d when the pool was stopped: the other extents read as zeroes, and nobody can tell which they are", out.Owners, m.Stamp.Owners)
+	}
 	return ctx.Err()
 }
 

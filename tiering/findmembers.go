@@ -175,6 +175,20 @@ func (op *opening) tryCandidate(ctx context.Context, spec BackingSpec) error {
 	return nil
 }
 
+// missedStop reports whether stamps prove that what is there is not what the pool was
+// stopped with: the stamp of a clean stop is the last that is written to a backing
+// in an incarnation. A later incarnation is that of a repair, of a stop that was cut
+// short, or of a program that does not stamp stops. A backing that was away or had
+// failed has none.
+func missedStop(pr extentmap.PoolRecord, m extentmap.Member, copies [2]ondisk.StampCopy) bool {
+	if !pr.CleanStop || pr.StampedStop == 0 || m.Away || m.State != extentmap.MemberOK && m.State != extentmap.MemberDraining {
+		return false
+	}
+	newest, sure := ondisk.NewestStamp(copies)
+	s := newest.Stamp
+	return sure && (s.Incarnation < pr.StampedStop || s.Incarnation == pr.StampedStop && !s.Clean)
+}
+
 // checkMember compares a backing with what the metadata says of it.
 func (op *opening) checkMember(ctx context.Context, m extentmap.Member, c *candidate) error {
 	pr := op.state.Pool
@@ -196,6 +210,14 @@ func (op *opening) checkMember(ctx context.Context, m extentmap.Member, c *candi
 	stamp, err := ondisk.NewStamps(c.store, pr.ID, m.UUID, c.sb.Layout).Read(ctx)
 	if err != nil {
 		return fmt.Errorf("backing %s: read stamp: %w", c.spec.Path, err)
+	}
+	copies, err := ondisk.ReadStampCopies(ctx, c.store, pr.ID, m.UUID, c.sb.Layout)
+	if err != nil {
+		return fmt.Errorf("backing %s: %w", c.spec.Path, err)
+	}
+	c.stamp = stamp
+	if missedStop(pr, m, copies) {
+		return refuse("backing %s is an old copy: it was there when the pool was stopped cleanly, and does not know of it; attach the original, or take the copy away and start with --degraded; pool repair --accept-stale %d uses it as it is", c.spec.Path, m.ID)
 	}
 	if stamp.Commit > pr.Commit {
 		return refuse("metadata %s is older than backing %s (commit %d against %d): it was restored from a copy; put the original back, or move the copy away and run tierctl pool rebuild", op.o.Metadata, c.spec.Path, pr.Commit, stamp.Commit)

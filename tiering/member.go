@@ -57,6 +57,7 @@ type member struct {
 	clears   shared       // clearing of superseded table entries, with a sync
 	device   bool         // zeroing it writes zeroes; a file forgets its blocks
 	stamped  ondisk.Stamp // the last one; touched by the sync run alone
+	owners   uint64       // mapped extents; set before the stamp of the clean stop
 	syncTime metrics.Histogram
 
 	superMu      sync.Mutex    // one superblock is written at a time
@@ -155,9 +156,7 @@ func (b *member) syncRun() error {
 		return err
 	}
 	ctx := context.Background() // a sync that began is waited for: its error must not be lost
-	stamp := ondisk.Stamp{Commit: b.pool.commit.Load(), Incarnation: b.pool.incarnation, VolumeGeneration: b.tabled.Load()}
-	if (stamp.Commit != b.stamped.Commit || stamp.VolumeGeneration != b.stamped.VolumeGeneration) && !mutant.On(mutant.NoStamps) {
-		stamp.Clean = b.pool.stopped.Load()
+	if stamp := b.stampNow(); stamp != b.stamped && !mutant.On(mutant.NoStamps) {
 		if err := b.stamps.Write(ctx, stamp); err != nil {
 			b.fail("write stamp", err)
 			return b.err()
@@ -175,6 +174,16 @@ func (b *member) syncRun() error {
 		return b.err()
 	}
 	return nil
+}
+
+// stampNow returns what a sync that begins now says that it knows.
+func (b *member) stampNow() ondisk.Stamp {
+	p := b.pool
+	s := ondisk.Stamp{Commit: p.commit.Load(), Incarnation: p.incarnation, VolumeGeneration: b.tabled.Load(), Seq: p.staged.recorded()}
+	if p.stopped.Load() {
+		s.Clean, s.Counted, s.Owners = true, true, b.owners
+	}
+	return s
 }
 
 // fail marks the backing as failed and returns when that is durable, so that

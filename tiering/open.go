@@ -149,6 +149,7 @@ type candidate struct {
 	spec  BackingSpec
 	store backing.Store
 	sb    *ondisk.Superblock
+	stamp ondisk.Stamp
 }
 
 // abort closes what was opened.

@@ -291,8 +291,17 @@ func (p *Pool) stopClean() error {
 }
 
 // stampStop tells the backings of the clean stop. A rebuild without the metadata
-// knows by it which of them took part to the end.
+// knows by it which of them took part to the end, and how much they held. When all
+// have it the metadata say so: whatever comes back without it is an old copy.
 func (p *Pool) stampStop(ctx context.Context) error {
+	for _, v := range p.allVolumes() {
+		v.table.Range(func(_ extent.Index, e extent.Entry) bool {
+			if e.Mapped() {
+				p.member(e.Location()).owners++
+			}
+			return true
+		})
+	}
 	p.stopped.Store(true)
 	var errs []error
 	p.eachMember(func(b *member) {
@@ -302,6 +311,10 @@ func (p *Pool) stampStop(ctx context.Context) error {
 	})
 	err := errors.Join(errs...)
 	if err == nil {
+		_, err := p.commitNow(&extentmap.Changes{Pool: func(r *extentmap.PoolRecord) { r.StampedStop = p.incarnation }})
+		if err != nil {
+			p.log.Warn("the stop is clean, and the metadata do not say that all backings know of it", "error", err)
+		}
 		return nil
 	}
 	_, unmark := p.commitNow(&extentmap.Changes{Pool: func(r *extentmap.PoolRecord) { r.CleanStop = false }})

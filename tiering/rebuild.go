@@ -534,7 +534,7 @@ func (r *rebuild) describePool() error {
 		return err
 	}
 	p.Incarnation = max(p.Incarnation, incarnation, p.MaxSeq>>seqBits)
-	p.Commit = max(p.Commit, commit) + 1
+	p.Commit = max(p.Commit, commit) + 2 // the mark that all know of a stop came after their stamps
 	p.LogIncarnation = p.Incarnation + 1 // none: that log has records of changes that were never flushed
 	r.report.Incarnation, r.report.Commit = p.Incarnation, p.Commit
 	return nil

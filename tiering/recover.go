@@ -11,6 +11,7 @@ import (
 	"tierd/tiering/extent"
 	"tierd/tiering/extentmap"
 	"tierd/tiering/mutant"
+	"tierd/tiering/ondisk"
 	"tierd/tiering/stagedlog"
 )
 
@@ -59,6 +60,13 @@ func (op *opening) readLog() error {
 		// extents back to where they were.
 		op.records, op.void = nil, "records that are committed are missing in it"
 	}
+	if err == nil && op.void == "" {
+		for _, c := range op.found {
+			if unlogged(c.stamp, later.Incarnation, pr, op.records) {
+				return refuse("metadata %s and its staged log are older than backing %s: they were restored from a copy; put the originals back, or move the copies away and run tierctl pool rebuild", op.o.Metadata, c.spec.Path)
+			}
+		}
+	}
 	if end := pr.LogEnd; end != 0 {
 		op.records = slices.DeleteFunc(op.records, func(r stagedlog.Record) bool { return r.Seq > end })
 	}
@@ -74,6 +82,17 @@ func (op *opening) readLog() error {
 		return err
 	}
 	return nil
+}
+
+// unlogged reports whether a stamp knows of a change that neither the map nor the
+// valid log of this incarnation does: a record is in the log before any sync tells of
+// it.
+func unlogged(s ondisk.Stamp, incarnation uint64, pr extentmap.PoolRecord, records []stagedlog.Record) bool {
+	known := pr.MaxSeq
+	if n := len(records); n > 0 {
+		known = max(known, records[n-1].Seq)
+	}
+	return s.Seq>>seqBits == incarnation && s.Seq > known
 }
 
 // recover replays the staged log and commits what that adds. If the log is void,

@@ -22,8 +22,8 @@ type RepairOptions struct {
 	// although they had failed.
 	ClearFailed []string
 	// AcceptStale lists backings, by path, id or UUID, that are to be used although
-	// both copies of their superblock are lost and nothing proves that they are no old
-	// copies.
+	// they are old copies, or both copies of their superblock are lost and nothing
+	// proves that they are none.
 	AcceptStale []string
 	// AcceptLoss takes extents out of the map of which nothing tells where they are,
 	// or whose their slot is. They read as zeroes.
@@ -460,6 +460,11 @@ func (r *repairer) clearFailed(ctx context.Context) error {
 	}
 	if len(changed) == 0 {
 		return nil
+	}
+	for _, b := range r.backings {
+		if b.missedStop {
+			return refuse("backing %s is an old copy, which the clean stop proves; attach the right one before anything is cleared: that takes back the clean stop", b.spec.Path)
+		}
 	}
 	continuity := uuid.New()
 	err := r.commit(ctx, &extentmap.Changes{Members: changed, Pool: func(p *extentmap.PoolRecord) {

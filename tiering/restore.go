@@ -125,6 +125,8 @@ func (t *restore) outdated() string {
 			return fmt.Sprintf("backing %s is damaged, or another one", m.Spec.Path)
 		case m.Superblock.Incarnation != p.Incarnation || rec.Incarnation != p.Incarnation:
 			return fmt.Sprintf("backing %s is of incarnation %d, and the dump of %d", m.Spec.Path, m.Superblock.Incarnation, p.Incarnation)
+		case missedStop(p, rec, m.StampCopies):
+			return fmt.Sprintf("backing %s is an old copy", m.Spec.Path)
 		case m.Superblock.Layout.ExtentSize != p.ExtentSize || m.Superblock.Layout.Slots != rec.Slots:
 			return fmt.Sprintf("backing %s is laid out otherwise", m.Spec.Path)
 		}

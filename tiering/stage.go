@@ -148,6 +148,17 @@ func (p *Pool) stageOnce(v *Volume, kind stagedlog.Kind, first, count extent.Ind
 	return false, nil
 }
 
+// recorded returns the highest sequence in the log, 0 if nothing was recorded since
+// the open.
+func (s *stager) recorded() uint64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.seq&(1<<seqBits-1) == 0 {
+		return 0
+	}
+	return s.seq
+}
+
 // append writes one record. s.mu is held.
 func (s *stager) append(rec stagedlog.Record) error {
 	err := s.log.Append([]stagedlog.Record{rec})

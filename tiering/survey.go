@@ -58,8 +58,9 @@ type SurveyMember struct {
 	// more of it has been read then.
 	Short error
 
-	Stamp    ondisk.Stamp // the newest that can be read
-	StampErr error        // there may be a newer one
+	Stamp       ondisk.Stamp // the newest that can be read
+	StampCopies [2]ondisk.StampCopy
+	StampErr    error // there may be a newer one
 
 	Volumes      ondisk.VolumeTable // the newest whole copy
 	VolumeCopies [2]ondisk.VolumeTableCopy
@@ -170,6 +171,7 @@ func (m *SurveyMember) read(ctx context.Context) {
 func (m *SurveyMember) readStamp(ctx context.Context) {
 	sb := m.Superblock
 	copies, err := ondisk.ReadStampCopies(ctx, m.store, sb.PoolID, sb.BackingUUID, sb.Layout)
+	m.StampCopies = copies
 	var generation uint64
 	damaged := false
 	for _, c := range copies {

@@ -128,6 +128,9 @@ type PoolRecord struct {
 	Continuity uuid.UUID `json:"continuity"` // renewed when answered data may have been lost
 	CleanStop  bool      `json:"clean_stop"`
 	BootID     string    `json:"boot_id"`
+	// StampedStop is the last incarnation of which every backing that was there got the
+	// stamp of the clean stop, 0 if none.
+	StampedStop uint64 `json:"stamped_stop"`
 
 	NextVolume       extent.VolumeID  `json:"next_volume"`  // lowest id never given out
 	NextBacking      extent.BackingID `json:"next_backing"` // lowest id never given out

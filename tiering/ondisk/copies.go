@@ -101,6 +101,21 @@ func ReadStampCopies(ctx context.Context, st backing.Store, poolID, backingUUID 
 	return copies, failed
 }
 
+// NewestStamp returns the stamp that counts; its generation is 0 if there is none.
+// It is sure to be the last one that was written if both blocks are as they were left.
+func NewestStamp(copies [2]StampCopy) (newest StampCopy, sure bool) {
+	sure = true
+	for _, c := range copies {
+		if c.State == CopyValid && c.Generation > newest.Generation {
+			newest = c
+		}
+	}
+	for _, c := range copies {
+		sure = sure && (c.State == CopyValid || c.State == CopyAbsent && newest.Generation <= 1)
+	}
+	return newest, sure
+}
+
 // MendStamp writes v into block i of the stamp with this generation, whatever is
 // there, and syncs.
 func MendStamp(ctx context.Context, st backing.Store, poolID, backingUUID uuid.UUID, l Layout, i int, generation uint64, v Stamp) error {

@@ -106,9 +106,12 @@
 //	32      8     number of the last finished commit
 //	40      8     incarnation
 //	48      1     1: that commit was a clean stop
-//	49      7     spare, zero
+//	49      1     1: the number of owners is given
+//	50      6     spare, zero
 //	56      8     generation of a volume table that was whole here before; 0: not recorded
-//	64      ...   zeroes
+//	64      8     highest sequence in the staged log; 0: none, or not recorded
+//	72      8     number of owners in the slot table
+//	80      ...   zeroes
 //
 // Volume table (seed: pool id), up to the size of its area:
 //

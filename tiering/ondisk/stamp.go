@@ -24,6 +24,13 @@ type Stamp struct {
 	// VolumeGeneration is that of a volume table which was whole on the backing before
 	// the stamp was written; 0: not recorded.
 	VolumeGeneration uint64
+	// Seq is the highest sequence that was in the staged log then; 0: it had none of
+	// this incarnation, or not recorded.
+	Seq uint64
+	// Owners is how many entries of the slot table say whose a slot is, if Counted,
+	// which goes with Clean.
+	Counted bool
+	Owners  uint64
 }
 
 const stampMagic = "tierdST\n"
@@ -37,6 +44,11 @@ func (v Stamp) encode(b []byte, generation uint64, seed []byte) {
 		b[headSize+16] = 1
 	}
 	binary.LittleEndian.PutUint64(b[headSize+24:], v.VolumeGeneration)
+	binary.LittleEndian.PutUint64(b[headSize+32:], v.Seq)
+	if v.Counted {
+		b[headSize+17] = 1
+		binary.LittleEndian.PutUint64(b[headSize+40:], v.Owners)
+	}
 	sealHead(b, stampMagic, generation, seed)
 }
 
@@ -57,6 +69,9 @@ func readStamp(ctx context.Context, st backing.Store, off int64, seed []byte) (v
 			Incarnation:      binary.LittleEndian.Uint64(b[headSize+8:]),
 			Clean:            b[headSize+16] == 1,
 			VolumeGeneration: binary.LittleEndian.Uint64(b[headSize+24:]),
+			Seq:              binary.LittleEndian.Uint64(b[headSize+32:]),
+			Counted:          b[headSize+17] == 1,
+			Owners:           binary.LittleEndian.Uint64(b[headSize+40:]),
 		}
 	}
 	return v, generation, state, nil
