@@ -50,8 +50,8 @@ as failed. --clear-failed lets a backing serve again that was marked as failed. 
 next start syncs all backings, compares all slot tables with the map, and renews the
 continuity id. What was lost when the backing failed is not coming back.
 
---accept-stale uses a backing that has lost both superblocks although nothing proves
-that it is no old copy: what it missed is lost.`,
+--accept-stale uses a backing that is an old copy, or that has lost both superblocks
+although nothing proves that it is none: what it missed is lost.`,
 		Example: `  tierctl pool repair --dry-run
   tierctl pool repair
   tierctl pool repair --clear-failed /dev/disk/by-id/ata-x`,
@@ -59,7 +59,7 @@ that it is no old copy: what it missed is lost.`,
 		RunE: func(c *cobra.Command, _ []string) error { return runPoolRepair(c.Context(), g, opts) },
 	}
 	c.Flags().StringSliceVar(&opts.clearFailed, "clear-failed", nil, "`backing` (path, id or UUID) that is to serve again; may be repeated")
-	c.Flags().StringSliceVar(&opts.acceptStale, "accept-stale", nil, "`backing` (path, id or UUID) without superblocks that is to be used as it is; may be repeated")
+	c.Flags().StringSliceVar(&opts.acceptStale, "accept-stale", nil, "`backing` (path, id or UUID) that is to be used as it is, though it is or may be an old copy; may be repeated")
 	c.Flags().BoolVar(&opts.acceptLoss, "accept-loss", false, "take extents out of the map of which nothing tells where they are")
 	dryRunFlag(c, &opts.dryRun)
 	return c
