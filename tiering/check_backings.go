@@ -46,29 +46,13 @@ func (c *checker) closeBackings() {
 	c.backings, c.lost = nil, nil
 }
 
-// specs are the backings of the configuration and those that the metadata
-// remembers.
-func (c *checker) specs() []BackingSpec {
-	list := append([]BackingSpec(nil), c.o.Backings...)
-	known := make(map[string]bool)
-	for _, s := range list {
-		known[s.Path] = true
-	}
-	for _, m := range c.state.Members {
-		if !known[m.Path] && m.State != extentmap.MemberForgotten {
-			list = append(list, BackingSpec{Path: m.Path})
-		}
-	}
-	return list
-}
-
 // checkBackings opens every backing that can be found, and looks at the superblock,
 // the stamp and the volume table of each member.
 func (c *checker) checkBackings(ctx context.Context) {
 	c.backings = make(map[extent.BackingID]*checkedBacking)
 	c.lost = make(map[string]*checkedBacking)
 	c.tables = make(map[uint64][]*ondisk.VolumeTable)
-	specs := c.specs()
+	specs := memberSpecs(c.o.Backings, &c.state)
 	for i, s := range specs {
 		c.progress("backings", int64(i), int64(len(specs)))
 		if b := c.openBacking(ctx, s); b != nil {
@@ -94,8 +78,8 @@ func (c *checker) checkBackings(ctx context.Context) {
 			b.m = m
 			c.checkMember(ctx, b)
 		case m.State == extentmap.MemberForgotten:
-		case c.lost[m.Path] != nil:
-			c.checkLost(ctx, m, c.lost[m.Path])
+		case c.lostAt(m.Path) != nil:
+			c.checkLost(ctx, m, c.lostAt(m.Path))
 		case m.State == extentmap.MemberCreating:
 			c.found.note(FoundMissing, m.Path, "", "backing %d, which was being added, is not there", m.ID)
 		default:
@@ -114,6 +98,16 @@ func (c *checker) checkBackings(ctx context.Context) {
 			delete(c.backings, id)
 		}
 	}
+}
+
+// lostAt returns the backing without a superblock that a path leads to, or nil.
+func (c *checker) lostAt(path string) *checkedBacking {
+	for at, b := range c.lost {
+		if sameFile(at, path) {
+			return b
+		}
+	}
+	return nil
 }
 
 // openBacking opens one backing and finds its superblock; nil, if it is not of this

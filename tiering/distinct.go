@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"tierd/pkg/backing"
+	"tierd/tiering/extent"
 	"tierd/tiering/extentmap"
 )
 
@@ -58,8 +59,42 @@ func checkDistinct(metadata string, paths []string) error {
 	return nil
 }
 
+// addSpec adds a backing to a list, unless one of the list is at the same path or is
+// reached by another name of it: it would be that one's copy, or in use.
+func addSpec(list []BackingSpec, s BackingSpec) []BackingSpec {
+	if slices.ContainsFunc(list, func(o BackingSpec) bool { return sameFile(o.Path, s.Path) }) {
+		return list
+	}
+	return append(slices.Clip(list), s)
+}
+
+// memberSpecs returns the configured backings and the members that the metadata
+// remembers elsewhere.
+func memberSpecs(configured []BackingSpec, state *extentmap.State) []BackingSpec {
+	specs := configured
+	for _, m := range state.Members {
+		if m.State == extentmap.MemberForgotten {
+			continue
+		}
+		specs = addSpec(specs, BackingSpec{Path: m.Path, Media: mediaOf(state, m.Tier), Direct: m.Direct, Preallocate: m.Preallocate})
+	}
+	return specs
+}
+
+func mediaOf(state *extentmap.State, tier extent.TierID) backing.Media {
+	for _, t := range state.Tiers {
+		if t.ID == tier {
+			return backing.Media(t.Media)
+		}
+	}
+	return ""
+}
+
 // sameFile reports whether two paths lead to the same file or device.
 func sameFile(a, b string) bool {
+	if a == b {
+		return true
+	}
 	x, err := backing.Identify(a)
 	if err != nil {
 		return false

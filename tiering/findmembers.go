@@ -8,7 +8,6 @@ import (
 	"maps"
 	"slices"
 
-	"tierd/pkg/backing"
 	"tierd/tiering/extent"
 	"tierd/tiering/extentmap"
 	"tierd/tiering/mutant"
@@ -19,21 +18,7 @@ import (
 // tells them apart by their superblocks. Every member that serves must be there,
 // once, and neither older nor newer than the metadata.
 func (op *opening) findMembers(ctx context.Context) error {
-	specs := op.o.Backings
-	known := make(map[string]bool)
-	for _, s := range specs {
-		known[s.Path] = true
-	}
-	for _, m := range op.state.Members {
-		// A path that leads to a configured backing by another name would be that
-		// one's copy, or in use.
-		again := slices.ContainsFunc(op.o.Backings, func(s BackingSpec) bool { return sameFile(s.Path, m.Path) })
-		if !known[m.Path] && !again && m.State != extentmap.MemberForgotten {
-			specs = append(specs[:len(specs):len(specs)], BackingSpec{
-				Path: m.Path, Media: op.mediaOf(m.Tier), Direct: m.Direct, Preallocate: m.Preallocate,
-			})
-		}
-	}
+	specs := memberSpecs(op.o.Backings, &op.state)
 	paths := make([]string, len(specs))
 	for i, s := range specs {
 		paths[i] = s.Path
@@ -122,15 +107,6 @@ func (op *opening) tierName(id extent.TierID) string {
 		}
 	}
 	return fmt.Sprint(id)
-}
-
-func (op *opening) mediaOf(id extent.TierID) backing.Media {
-	for _, t := range op.state.Tiers {
-		if t.ID == id {
-			return backing.Media(t.Media)
-		}
-	}
-	return ""
 }
 
 // tryCandidate opens one backing. A backing of another pool is refused; one that

@@ -276,7 +276,7 @@ func (op *opening) build() error {
 		}
 		spec := c.spec
 		if spec.Media == "" {
-			spec.Media = op.mediaOf(m.Tier)
+			spec.Media = mediaOf(&op.state, m.Tier)
 		}
 		b := newMember(p, m, spec, c.store, c.sb.Layout)
 		if order := m.Drain; order.On || m.State == extentmap.MemberDraining {

@@ -175,11 +175,18 @@ func (r *rebuild) run(ctx context.Context) (err error) {
 	return r.work(ctx)
 }
 
-// begin refuses metadata that are there already.
+// begin refuses metadata that are in use, and those that are there already.
 func (r *rebuild) begin() error {
 	r.report.Metadata, r.report.DryRun = r.o.Metadata, r.o.DryRun
+	pages, sound := extentmap.CheckPages(r.o.Metadata)
+	if errors.Is(sound, extentmap.ErrLocked) {
+		return lockedBy(r.o.Metadata, sound)
+	}
 	if !r.o.Replace {
 		if _, err := os.Lstat(r.o.Metadata); err == nil {
+			if sound == nil && len(pages.Problems) == 0 {
+				return refuse("metadata %s: the file exists, and is whole: pool check tells whether the pool is; to make it anew all the same, move it away, or give --replace, which keeps it under another name", r.o.Metadata)
+			}
 			return refuse("metadata %s: the file exists; move it away, or give --replace, which keeps it under another name", r.o.Metadata)
 		} else if !errors.Is(err, fs.ErrNotExist) {
 			return fmt.Errorf("metadata: %w", err)

@@ -216,7 +216,6 @@ func TestRebuildRefuses(t *testing.T) {
 		{"a name that means nothing", func(o *tiering.RebuildOptions) { o.AcceptStale = []string{"4"} }, "4 is no backing"},
 		{"no backing", func(o *tiering.RebuildOptions) { o.Backings = nil }, "none of the 0 backings"},
 		{"another pool", func(o *tiering.RebuildOptions) { o.Pool[0] = 1 }, "none of the 3 backings"},
-		{"the same one twice", func(o *tiering.RebuildOptions) { o.Backings = append(o.Backings, o.Backings[0]) }, "are copies of each other (id 3); take one away"},
 	} {
 		o := e.rebuildOptions()
 		tt.edit(&o)

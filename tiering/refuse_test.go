@@ -95,6 +95,54 @@ func (f *filePool) write(off int64, fill byte) {
 	}
 }
 
+// The configuration may name a member by another path than the metadata, and that one
+// may lead there still.
+func TestMemberOfTwoPaths(t *testing.T) {
+	f := newFilePool(t)
+	f.mustOpen()
+	f.write(0, 1)
+	f.close()
+	if err := os.Symlink(f.path("b.img"), f.path("link.img")); err != nil {
+		t.Fatal(err)
+	}
+	f.opt.Backings = []tiering.BackingSpec{{Path: f.path("a.img")}, {Path: f.path("link.img")}}
+	check := func() {
+		t.Helper()
+		r, err := tiering.Check(ctx, f.opt)
+		if err != nil || r.Damaged() {
+			t.Fatalf("check: %v, %+v", err, r.Findings)
+		}
+	}
+	check()
+	if r, err := tiering.Repair(ctx, f.opt, tiering.RepairOptions{}); err != nil {
+		t.Fatalf("repair: %v, %+v", err, r)
+	}
+	f.mustOpen()
+	f.close()
+	check()
+	rebuilt := func(want string) {
+		t.Helper()
+		_, err := tiering.Rebuild(ctx, tiering.RebuildOptions{Metadata: f.opt.Metadata, Backings: f.opt.Backings})
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("rebuild: %v, want %q", err, want)
+		}
+	}
+	rebuilt("the file exists, and is whole")
+	f.mustOpen()
+	rebuilt("in use")
+	f.close()
+	if err := os.Rename(f.opt.Metadata, f.path("away")); err != nil {
+		t.Fatal(err)
+	}
+	twice := append(f.opt.Backings, tiering.BackingSpec{Path: f.path("b.img")}, tiering.BackingSpec{Path: f.path("a.img")})
+	if _, err := tiering.Rebuild(ctx, tiering.RebuildOptions{Metadata: f.opt.Metadata, Backings: twice}); err != nil {
+		t.Fatalf("rebuild: %v", err)
+	}
+	f.mustOpen()
+	f.close()
+	check()
+}
+
 func TestOpenRefuses(t *testing.T) {
 	must := func(t *testing.T, err error) {
 		t.Helper()

@@ -18,7 +18,7 @@ import (
 // SurveyOptions say where to look for the backings of a pool.
 type SurveyOptions struct {
 	// Backings are where to look. A member is recognised by what its superblock
-	// says, not by its path.
+	// says, not by its path. One that is named twice is looked at once.
 	Backings []BackingSpec
 	// Pool is the pool that is looked for. Zero: the only one that is found.
 	Pool uuid.UUID
@@ -91,7 +91,11 @@ func OpenSurvey(ctx context.Context, o SurveyOptions) (*Survey, error) {
 		o.OpenStore = OpenBacking
 	}
 	s := &Survey{}
+	var specs []BackingSpec
 	for _, spec := range o.Backings {
+		specs = addSpec(specs, spec)
+	}
+	for _, spec := range specs {
 		if err := ctx.Err(); err != nil {
 			s.Close()
 			return nil, err

@@ -60,7 +60,7 @@ func TestPoolRebuild(t *testing.T) {
 	}
 	s.ctl("volume", "create", "later", "1MiB", "--policy", "highest")
 	s.ctl("volume", "delete", "old")
-	s.ctlFails(1, "tierctl: rebuild pool: metadata ...: the file exists; move it away, or give --replace...", "pool", "rebuild")
+	s.ctlFails(1, "tierctl: rebuild pool: check metadata ...: metadata file is in use, by ...", "pool", "rebuild")
 	if r := s.tierctl("pool", "rebuild", "--replace"); r.code != 1 || !strings.Contains(r.stderr, "in use") {
 		t.Errorf("rebuild beside a daemon: exit code %d\n%s", r.code, r.stderr)
 	}
