@@ -116,7 +116,7 @@ func (c *cleaner) free(slots []extent.Location) {
 		switch {
 		case b == nil: // it has left the pool
 		case mutant.On(mutant.EarlySlotReuse): // free already
-		case b.err() != nil, c.pool.heal.hopeless():
+		case b.err() != nil:
 			b.slots.Quarantine(l.Slot)
 		case c.pool.heal.hold(l):
 		default:

@@ -89,7 +89,7 @@ var metricDefs = []struct {
 	{"staged_log_fill_ratio", "Share of the staged log in use.", nil},
 	{"foreground_wait_seconds", "Time that requests of clients were held up, by cause; those that were not are not counted.", []string{"cause"}},
 	{"heal_mended_entries_total", "Slot-table entries that were brought into line with the map after an unclean stop.", nil},
-	{"heal_damaged_entries_total", "Slot-table entries with a bad checksum that were found by that.", nil},
+	{"heal_damaged_entries_total", "Slot-table entries that were found by that with a bad checksum, or could not be read.", nil},
 	{"heal_progress_ratio", "Progress of bringing the slot tables into line after an unclean stop.", nil},
 	{"heat_dropped_accesses_total", "Accesses that heat did not count because its buffers were full.", nil},
 

@@ -19,14 +19,13 @@ type healer struct {
 	total   atomic.Int64  // slots to look at
 	checked atomic.Int64
 	mended  atomic.Int64
-	damaged atomic.Int64 // entries with a bad checksum
+	damaged atomic.Int64 // entries with a bad checksum, or that cannot be read
 
 	// Slots whose entries may be what outdoes a wrong one of the same extent elsewhere
 	// are vacated until all tables match: those that were found so, and those vacated
 	// meanwhile. Slots without an entry are used at once, backing by backing.
-	mu     sync.Mutex
-	held   []extent.Location
-	gaveUp bool // the tables will not match before the next start
+	mu   sync.Mutex
+	held []extent.Location
 
 	// anew are slots whose owners' entries are written anew although they are right:
 	// elsewhere there may be a later one that is not. Set before healing begins.
@@ -61,23 +60,14 @@ func (h *healer) hold(l extent.Location) bool {
 	return true
 }
 
-// release ends the holding, because all tables match, or because they will not.
-func (h *healer) release(gaveUp bool) []extent.Location {
+// release ends the holding, because all tables match.
+func (h *healer) release() []extent.Location {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.gaveUp = gaveUp; !gaveUp {
-		close(h.done)
-	}
+	close(h.done)
 	held := h.held
 	h.held = nil
 	return held
-}
-
-// hopeless reports whether the tables will not match before the next start.
-func (h *healer) hopeless() bool {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.gaveUp
 }
 
 // A healPass is one go over all tables. After each, every backing is synced.
@@ -97,8 +87,9 @@ const (
 // side. A pass begins when the one before has ended on all of them. One that hangs
 // keeps the others from going on, and from using slots that have an entry; those
 // without one are given out as soon as the owners on their backing are right. A slot
-// without an owner whose entry has a bad checksum is set aside, and the entry left
-// for pool check to list.
+// without an owner whose entry has a bad checksum, or cannot be read, is set aside, and
+// the entry left for pool check to list: it may be that of an extent which a rebuild
+// went without.
 func (p *Pool) healTables(ctx context.Context) {
 	var members []*member
 	p.eachMember(func(b *member) {
@@ -107,24 +98,16 @@ func (p *Pool) healTables(ctx context.Context) {
 			p.heal.total.Add(int64(healPasses) * int64(b.layout.Slots))
 		}
 	})
-	var failed atomic.Bool
-	for pass := healOwners; pass < healPasses && !failed.Load(); pass++ {
+	for pass := healOwners; pass < healPasses; pass++ {
 		var wg sync.WaitGroup
 		for _, b := range members {
 			wg.Go(func() {
-				if ctx.Err() != nil || b.err() != nil {
-					return
+				if ctx.Err() == nil && b.err() == nil {
+					p.healTable(ctx, b, pass)
 				}
-				err := p.healTable(ctx, b, pass)
-				switch {
-				case ctx.Err() != nil, b.err() != nil:
-					// A backing that fails on the way is left as it is, as those are that had
-					// failed before: the others take new extents all the same.
-				case err != nil:
-					p.log.Error("slot table cannot be brought into line with the map; the backing takes no new extents before the next start", "backing", b.path, "error", err)
-					b.unhealed.Store(true)
-					failed.Store(true)
-				case pass == healOwners:
+				// A backing that fails on the way is left as it is, as those are that had
+				// failed before: the others take new extents all the same.
+				if pass == healOwners && ctx.Err() == nil && b.err() == nil {
 					close(b.opened)
 				}
 			})
@@ -134,17 +117,11 @@ func (p *Pool) healTables(ctx context.Context) {
 	if ctx.Err() != nil {
 		return
 	}
-	if failed.Load() {
-		p.log.Error("slot tables are not in line with the map; slots that had extents are not used again before the next start")
-		p.cleaner.free(p.heal.release(true))
-		p.freed.broadcast() // who waits for slots looks again
-		return
-	}
 	if err := p.endHealing(); err != nil {
 		p.log.Error("the next start heals the slot tables again", "error", err)
 	}
 	p.log.Info("slot tables match the map", "mended", p.heal.mended.Load(), "damaged", p.heal.damaged.Load())
-	p.cleaner.free(p.heal.release(false))
+	p.cleaner.free(p.heal.release())
 	p.freed.broadcast()
 }
 
@@ -164,11 +141,13 @@ func (p *Pool) endHealing() error {
 }
 
 // healTable is one pass over one table. Entries of this incarnation are left
-// alone: rounds have written them meanwhile.
-func (p *Pool) healTable(ctx context.Context, b *member, pass healPass) error {
+// alone: rounds have written them meanwhile. It ends early if ctx does, or b fails.
+func (p *Pool) healTable(ctx context.Context, b *member, pass healPass) {
 	expected := p.ownersOn(b)
 	var wrong []ondisk.SlotUpdate
-	err := b.table.Scan(ctx, func(s extent.Slot, e ondisk.SlotEntry, valid bool) bool {
+	var unread int64
+	var cause error
+	err := b.table.Salvage(ctx, func(s extent.Slot, e ondisk.SlotEntry, valid bool) bool {
 		p.heal.checked.Add(1)
 		here := extent.Location{Backing: b.id, Slot: s}
 		key, owned := expected[s]
@@ -201,15 +180,26 @@ func (p *Pool) healTable(ctx context.Context, b *member, pass healPass) error {
 		if !valid && pass == healOwners {
 			p.heal.damaged.Add(1)
 		}
-		return ctx.Err() == nil
+		return ctx.Err() == nil && b.err() == nil
+	}, func(first extent.Slot, n uint32, err error) {
+		p.heal.checked.Add(int64(n))
+		cause = b.ioError("read slot table", err)
+		unread += int64(n)
+		for s := first; s < first+extent.Slot(n); s++ {
+			b.slots.QuarantineFree(s)
+		}
 	})
-	if err != nil {
-		return err
+	if err != nil || b.err() != nil {
+		return
 	}
-	if len(wrong) == 0 || ctx.Err() != nil {
-		return nil
+	if unread > 0 {
+		b.badEntries.Store(true)
 	}
-	return p.mendTable(b, wrong)
+	if unread > 0 && pass == healOwners {
+		p.heal.damaged.Add(unread)
+		p.log.Warn("entries of the slot table cannot be read: slots there without an extent are set aside", "backing", b.path, "slots", unread, "error", cause)
+	}
+	p.mendTable(b, wrong)
 }
 
 // ownersOn returns the extents that have slots on b.
@@ -229,7 +219,7 @@ func (p *Pool) ownersOn(b *member) map[extent.Slot]extent.Key {
 // mendTable writes entries, leaving out those that rounds have to do with by now:
 // requests are served meanwhile. Rounds have to wait for one part of it at most,
 // which is a matter of a few blocks, and their syncs for no more than that.
-func (p *Pool) mendTable(b *member, wrong []ondisk.SlotUpdate) error {
+func (p *Pool) mendTable(b *member, wrong []ondisk.SlotUpdate) {
 	for len(wrong) > 0 {
 		part := firstBlocks(wrong, mendBlocks)
 		wrong = wrong[len(part):]
@@ -247,14 +237,13 @@ func (p *Pool) mendTable(b *member, wrong []ondisk.SlotUpdate) error {
 		})
 		if err != nil {
 			b.fail("write slot table", err)
-			return b.err()
+			return
 		}
 		p.heal.mended.Add(int64(n))
-		if err := b.sync(context.Background()); err != nil {
-			return err
+		if b.sync(context.Background()) != nil {
+			return // it has failed
 		}
 	}
-	return nil
 }
 
 // mendBlocks is how many blocks of a table are mended at a time.

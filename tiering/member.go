@@ -66,8 +66,7 @@ type member struct {
 	tabled       atomic.Uint64 // generation of the newest volume table that is durable here
 
 	opened     chan struct{} // closed when its free slots may be cleaned; see heal.go
-	unhealed   atomic.Bool   // its table cannot be brought into line with the map
-	badEntries atomic.Bool   // slots are set aside because their entries are damaged
+	badEntries atomic.Bool   // slots are set aside because their entries are damaged or unreadable
 
 	tables     shared // writing what is in tableQueue
 	tableMu    sync.Mutex
@@ -131,7 +130,7 @@ func (b *member) err() error {
 
 // takesExtents reports whether the backing may be given more extents.
 func (b *member) takesExtents() bool {
-	return b.err() == nil && !b.draining.Load() && !b.unhealed.Load()
+	return b.err() == nil && !b.draining.Load()
 }
 
 // isOpen reports whether its free slots may be cleaned.

@@ -177,7 +177,7 @@ type Member struct {
 	// Emptying says of a forgotten one that the map still has extents on it.
 	Emptying bool `json:"emptying"`
 	// BadEntries says that slots of it are set aside because their entries in the slot
-	// table are damaged. The next start looks through it again.
+	// table are damaged or cannot be read. The next start looks through it again.
 	BadEntries bool `json:"bad_entries"`
 	// How to open it where the configuration does not mention it.
 	Direct      bool `json:"direct"`
