@@ -210,6 +210,9 @@ func (a *adding) inspect(ctx context.Context) error {
 		case errors.Is(err, fs.ErrNotExist) && spec.Size == 0:
 			return refuse("backing %s does not exist and has no size to be created with", spec.Path)
 		case errors.Is(err, fs.ErrNotExist):
+			if err := checkNewFile(spec.Path); err != nil {
+				return err
+			}
 			a.create = true
 		case err != nil:
 			return fmt.Errorf("open backing %s: %w", spec.Path, err)

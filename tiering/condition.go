@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -166,10 +167,19 @@ func (b *member) noteError(op string, err error) {
 	switch {
 	case harmless(err):
 	case outOfSpace(err):
-		b.suspect(symptomFull, fmt.Sprintf("%s: %v", op, err))
+		b.suspect(symptomFull, sayOp(op, err))
 	default:
-		b.suspect(symptomError, fmt.Sprintf("%s: %v", op, err))
+		b.suspect(symptomError, sayOp(op, err))
 	}
+}
+
+// sayOp returns the text of an error of a call. That of a file begins with the call,
+// and its path.
+func sayOp(op string, err error) string {
+	if text := err.Error(); strings.HasPrefix(text, op+" /") {
+		return text
+	}
+	return fmt.Sprintf("%s: %v", op, err)
 }
 
 // harmless reports whether err says nothing about the medium.

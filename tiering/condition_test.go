@@ -3,6 +3,7 @@ package tiering_test
 import (
 	"context"
 	"fmt"
+	"os"
 	"strings"
 	"sync"
 	"syscall"
@@ -116,6 +117,26 @@ func TestErrorsMakeSuspect(t *testing.T) {
 			}
 			e.expect("v0", 0, ext, 1)
 		})
+	}
+}
+
+// An error that names its call is not told of with that name twice.
+func TestErrorsNameTheirCallOnce(t *testing.T) {
+	f := newFilePool(t)
+	f.mustOpen()
+	f.write(0, 1)
+	if err := os.Truncate(f.path("a.img"), 1<<20); err != nil {
+		t.Fatal(err)
+	}
+	v, err := f.pool.Volume("v")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := v.ReadAt(ctx, make([]byte, ext), 0); err == nil {
+		t.Fatal("a read behind the end succeeds")
+	}
+	if why := f.pool.Backings()[0].Why; !strings.Contains(why, "read "+f.path("a.img")) || strings.Contains(why, "read: ") {
+		t.Errorf("why = %q", why)
 	}
 }
 

@@ -193,6 +193,9 @@ func (c *creation) inspect(ctx context.Context) error {
 			if spec.Size == 0 {
 				return refuse("backing %s does not exist and has no size to be created with", spec.Path)
 			}
+			if err := checkNewFile(spec.Path); err != nil {
+				return err
+			}
 			c.fresh[i] = true
 			if c.layouts[i], err = ondisk.NewLayout(spec.Size, c.size); err != nil {
 				return fmt.Errorf("backing %s: %w", spec.Path, err)

@@ -117,6 +117,10 @@ func TestDegraded(t *testing.T) {
 	if b := e.Pool.Backings()[1]; b.State != tiering.ConditionMissing || b.Err == nil {
 		t.Errorf("backing is %v, %v; want missing", b.State, b.Err)
 	}
+	if c := e.Pool.Tiers()[1].Slots; c.Total != c.Used+c.Quarantined || c.Used != 3 || c.Free+c.Clean+c.Cleaning != 0 {
+		t.Errorf("slots of a tier whose backing is missing: %+v, want those in use", c)
+	}
+	wantErr(t, "drain", e.Pool.Drain(ctx, path(1, 0), tiering.DrainStart, nil, false), tiering.ErrBusy)
 	e.wantLost("v0", "")
 	e.wantLost("v1", "0+3@/t1/b0")
 	wantErr(t, "read", e.read("v1", 0, block), tiering.ErrBackingMissing)

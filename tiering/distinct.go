@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"tierd/pkg/backing"
 	"tierd/tiering/extent"
@@ -55,6 +56,19 @@ func checkDistinct(metadata string, paths []string) error {
 				return refuse("backing %s is a loop device on %s %s; a pool cannot lie on itself", p, other.what, other.path)
 			}
 		}
+	}
+	return nil
+}
+
+// checkNewFile refuses to make a backing's file where devices are: the path of a
+// device that is not there, or misspelt, would become a file in memory.
+func checkNewFile(path string) error {
+	dir, err := filepath.EvalSymlinks(filepath.Dir(path))
+	if err != nil {
+		return nil // the making of the file complains
+	}
+	if dir = dir + "/"; strings.HasPrefix(dir, "/dev/") && !strings.HasPrefix(dir, "/dev/shm/") {
+		return refuse("backing %s does not exist, and no file is made below /dev; is the name of the device right?", path)
 	}
 	return nil
 }

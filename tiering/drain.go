@@ -158,6 +158,9 @@ func (p *Pool) editOrder(order *extentmap.Drain, b *member, action DrainAction, 
 	}
 	switch action {
 	case DrainStart:
+		if b.missing {
+			return busy("backing %s is missing: nothing can move off it; attach it again, or give it up with backing forget", b.path)
+		}
 		others := 0
 		p.eachMember(func(o *member) {
 			if o != b && o.err() == nil && !o.draining.Load() {

@@ -191,7 +191,7 @@ func (b *member) fail(op string, cause error) {
 	if b.missing {
 		return
 	}
-	text := fmt.Sprintf("%s: %v", op, cause)
+	text := sayOp(op, cause)
 	if !b.failure.CompareAndSwap(nil, &text) {
 		<-b.recorded
 		return

@@ -143,6 +143,31 @@ func TestMemberOfTwoPaths(t *testing.T) {
 	check()
 }
 
+// The name of a device that is not there does not become a file in its folder.
+func TestNoFileIsMadeBelowDev(t *testing.T) {
+	f := newFilePool(t)
+	f.mustOpen()
+	link := f.path("devices")
+	if err := os.Symlink("/dev", link); err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{"/dev/tierd-no-such-device", link + "/tierd-no-such-device"} {
+		b := tiering.BackingSpec{Path: path, Size: 64 << 20}
+		_, add := f.pool.AddBacking(ctx, tiering.AddOptions{Tier: "a", Backing: b})
+		_, create := tiering.Create(ctx, tiering.CreateOptions{
+			Metadata: f.path("other.db"), ExtentSize: ext, Tiers: []tiering.TierSpec{{Name: "a", Media: backing.SSD, Backings: []tiering.BackingSpec{b}}},
+		})
+		for what, err := range map[string]error{"add": add, "create": create} {
+			if err == nil || !strings.Contains(err.Error(), "below /dev") {
+				t.Errorf("%s of %s: %v", what, path, err)
+			}
+		}
+		if err := os.Remove(path); err == nil {
+			t.Errorf("%s was made", path)
+		}
+	}
+}
+
 func TestOpenRefuses(t *testing.T) {
 	must := func(t *testing.T, err error) {
 		t.Helper()

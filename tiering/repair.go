@@ -44,6 +44,7 @@ type RepairReport struct {
 	Left       []Finding      `json:"left"` // what is wrong still
 	Aside      string         `json:"aside"`
 	AsideBytes int64          `json:"aside_bytes"`
+	NotFailed  []string       `json:"not_failed"` // backings that were to be cleared, and serve
 }
 
 // Damaged reports whether there is damage left.
@@ -448,7 +449,8 @@ func (r *repairer) clearFailed(ctx context.Context) error {
 			return err
 		}
 		if m.State != extentmap.MemberFailed && len(lostBy(r.state.Pool, m.ID)) == 0 {
-			continue // it serves: an earlier run has done it
+			r.out.NotFailed = append(r.out.NotFailed, m.Path) // perhaps an earlier run has done it
+			continue
 		}
 		if b := r.backings[m.ID]; b == nil || !b.usable {
 			return refuse("backing %s cannot be cleared: it is missing, or damaged", m.Path)

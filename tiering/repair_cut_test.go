@@ -284,7 +284,8 @@ func TestClearFailed(t *testing.T) {
 		t.Errorf("pool record after it: %+v", after)
 	}
 	f.unchanged("the second repair", func() {
-		if r := f.repair(opts); len(r.Done) != 0 {
+		r := f.repair(opts)
+		if len(r.Done) != 0 || !slices.Equal(r.NotFailed, []string{f.path("a.img")}) {
 			t.Errorf("the second Repair: %+v", r)
 		}
 	})

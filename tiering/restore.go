@@ -178,6 +178,11 @@ func (t *restore) asItIs(ctx context.Context) error {
 	}
 	err = runs(func(run DumpRun) error {
 		out.Extents += run.Count
+		for i := range out.Members {
+			if out.Members[i].ID == run.At.Backing {
+				out.Members[i].Owners += run.Count
+			}
+		}
 		out.Volumes[t.volumes[run.Volume].at].Extents += run.Count
 		return nil
 	})

@@ -326,6 +326,13 @@ func TestRestoreAsItIs(t *testing.T) {
 	if r, err = tiering.Restore(ctx, o, d); err != nil || !r.Whole {
 		t.Fatalf("restore: %+v, %v", r, err)
 	}
+	var owners int64
+	for _, m := range r.Members {
+		owners += m.Owners
+	}
+	if owners != 12 {
+		t.Errorf("%d slots have owners, want 12: %+v", owners, r.Members)
+	}
 	state, got := readMap(t, f.path("pool.db"))
 	if !reflect.DeepEqual(state, wantState) || !maps.Equal(got, want) {
 		t.Errorf("restored %+v\nwant     %+v\nmap  %v\nwant %v", state, wantState, got, want)

@@ -40,7 +40,7 @@ type TierInfo struct {
 	ID          extent.TierID
 	Name        string
 	Media       string
-	Slots       alloc.Counts
+	Slots       alloc.Counts  // without the free ones of backings that are missing or have failed
 	ServiceTime time.Duration // of one random read, as the planner sees it
 	Ops         map[string]OpCounts
 	Hits        uint64
@@ -144,7 +144,12 @@ func (p *Pool) Tiers() []TierInfo {
 			Hits: t.stats.hits.Load(), Misses: t.stats.misses.Load(),
 		}
 		for _, b := range t.members() {
-			infos[i].Slots = addCounts(infos[i].Slots, b.slots.Counts())
+			c := b.slots.Counts()
+			if b.err() != nil { // nothing can be written there
+				c.Total -= c.Free + c.Cleaning + c.Clean
+				c.Free, c.Cleaning, c.Clean = 0, 0, 0
+			}
+			infos[i].Slots = addCounts(infos[i].Slots, c)
 		}
 		if i < len(tiers)-1 {
 			infos[i].Headroom = int64(headroom*float64(infos[i].Slots.Total)) * p.size.Bytes()

@@ -40,7 +40,7 @@ type Space struct {
 	OnFullWait time.Duration
 }
 
-func (s Space) check(size int64) error {
+func (s Space) check(size int64, extentSize extent.Size) error {
 	switch {
 	case s.Reservation < 0:
 		return invalid("reservation %d: must not be negative", s.Reservation)
@@ -48,6 +48,8 @@ func (s Space) check(size int64) error {
 		return invalid("quota %d: must not be negative", s.Quota)
 	case s.Reservation > size:
 		return invalid("reservation %s is more than the volume's size of %s", units.Size(s.Reservation), units.Size(size))
+	case s.Quota > 0 && s.Quota < extentSize.Bytes():
+		return invalid("quota %s is less than an extent of %s, so that nothing could be written; 0 is no quota", units.Size(s.Quota), units.Size(extentSize.Bytes()))
 	case s.Quota > 0 && s.Quota < s.Reservation:
 		return invalid("quota %s is less than the reservation of %s", units.Size(s.Quota), units.Size(s.Reservation))
 	case s.OnFullWait < 0 || s.OnFullWait > maxOnFullWait:
@@ -376,7 +378,7 @@ func (p *Pool) SetSpace(ctx context.Context, name string, s Space, dryRun bool) 
 	// room for it, so that nobody takes that room meanwhile.
 	withdraw := func() {}
 	err := p.change(ctx, name, dryRun, func(v *Volume, r *extentmap.Volume) error {
-		if err := s.check(r.Size); err != nil {
+		if err := s.check(r.Size, p.size); err != nil {
 			return fmt.Errorf("volume %s: %w", name, err)
 		}
 		if s.Reservation > r.Reservation {

@@ -69,6 +69,8 @@ func TestSpaceSettings(t *testing.T) {
 		{"negative", tiering.Space{Reservation: -1}, "must not be negative"},
 		{"negative quota", tiering.Space{Quota: -1}, "must not be negative"},
 		{"quota below it", tiering.Space{Reservation: 2 * ext, Quota: ext}, "less than the reservation"},
+		{"quota below an extent", tiering.Space{Quota: ext - 1}, "nothing could be written"},
+		{"quota of an extent", tiering.Space{Quota: ext}, ""},
 		{"wait", tiering.Space{OnFullWait: time.Minute}, ""},
 		{"negative wait", tiering.Space{OnFullWait: -1}, "must be from 0"},
 		{"endless wait", tiering.Space{OnFullWait: 25 * time.Hour}, "must be from 0"},

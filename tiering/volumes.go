@@ -71,7 +71,7 @@ func newVolumeRecord(s *extentmap.State, size extent.Size, spec VolumeSpec, now 
 	if err != nil {
 		return none, fmt.Errorf("volume %s: %w", spec.Name, err)
 	}
-	if err := spec.Space.check(spec.Size); err != nil {
+	if err := spec.Space.check(spec.Size, size); err != nil {
 		return none, fmt.Errorf("volume %s: %w", spec.Name, err)
 	}
 	for _, v := range s.Volumes {

@@ -152,7 +152,7 @@ func fields(line string) []string {
 }
 
 func TestRequests(t *testing.T) {
-	policy, fail, mib, none := "lowest", "error", int64(1<<20), int64(0)
+	policy, fail, mib, none, yes, no := "lowest", "error", int64(1<<20), int64(0), true, false
 	tests := []struct {
 		line string
 		want any
@@ -179,6 +179,8 @@ func TestRequests(t *testing.T) {
 		{"backing forget /srv/hdd/b.img --accept-loss", control.BackingForgetRequest{Backing: "/srv/hdd/b.img", AcceptLoss: true}},
 		{"volume set a --reservation 1MiB --quota none", control.VolumeSetRequest{Name: "a", ReservationBytes: &mib, QuotaBytes: &none}},
 		{"volume set a --on-full error --dry-run", control.VolumeSetRequest{Name: "a", OnFull: &fail, DryRun: true}},
+		{"volume set a --read-only", control.VolumeSetRequest{Name: "a", ReadOnly: &yes}},
+		{"volume set a --read-only=false --dry-run", control.VolumeSetRequest{Name: "a", ReadOnly: &no, DryRun: true}},
 		{"relocation run --wait --dry-run", control.RelocationRunRequest{Wait: true, DryRun: true}},
 		{"relocation pause --dry-run", control.RelocationPauseRequest{DryRun: true}},
 		{"relocation resume", control.RelocationPauseRequest{}},
@@ -220,7 +222,7 @@ func TestFailures(t *testing.T) {
 		{"volume create " + strings.Repeat("x", 5000) + " 1GiB", 2, "tierctl: the volume's name must be at most 255 bytes long (got 5000)\n"},
 		{"volume set a --quota 0", 2, "tierctl: volume set: --quota must be above 0 (got \"0\")\n"},
 		{"volume set a --on-full never", 2, "tierctl: volume set: --on-full must be error, or wait and a time up to 24h, as in \"wait 60s\" (got \"never\")\n"},
-		{"volume set a", 2, "tierctl: volume set: nothing to set; give --policy, --reservation, --quota or --on-full\n"},
+		{"volume set a", 2, "tierctl: volume set: nothing to set; give --policy, --reservation, --quota, --on-full or --read-only\n"},
 		{"volume grow home +9223372036854775807 --socket " + socket, 2, "tierctl: SIZE is too large\n"},
 		{"relocation plan --limit 0", 2, "tierctl: --limit must be above 0 (got 0)\n"},
 		{"tier list --colour", 2, "tierctl: tier list: unknown flag: --colour\n"},

@@ -104,6 +104,9 @@ func showRepair(w io.Writer, r tiering.RepairReport) error {
 	if err := showFindings(w, r.Left); err != nil {
 		return err
 	}
+	for _, path := range r.NotFailed {
+		fmt.Fprintf(w, "backing %s has not failed; there is nothing to clear\n", path)
+	}
 	text := fmt.Sprintf("%s%s mended, %d left", prefix, count(len(r.Done), "thing"), len(r.Left))
 	switch {
 	case r.Aside != "":

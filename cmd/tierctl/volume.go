@@ -94,7 +94,11 @@ func showVolumes(w io.Writer, volumes []control.Volume) error {
 		for _, tier := range v.PerTier {
 			row = append(row, size(tier.Bytes))
 		}
-		t.row(append(row, v.Policy, v.State, v.Connections, v.UUID)...)
+		state := string(v.State)
+		if v.ReadOnly {
+			state += ", read-only"
+		}
+		t.row(append(row, v.Policy, state, v.Connections, v.UUID)...)
 	}
 	return t.flush()
 }
@@ -220,12 +224,13 @@ func newVolumeRenameCommand(g *globals) *cobra.Command {
 func newVolumeSetCommand(g *globals) *cobra.Command {
 	var r control.VolumeSetRequest
 	var policy string
+	var readOnly bool
 	var space spaceFlags
 	c := &cobra.Command{
 		Use:     "set NAME",
 		Short:   "Change a volume's settings",
 		Long:    setText,
-		Example: "  tierctl volume set archive --policy lowest\n  tierctl volume set mail --reservation 500GiB --on-full 'wait 60s'\n  tierctl volume set scratch --quota none",
+		Example: "  tierctl volume set archive --policy lowest\n  tierctl volume set mail --reservation 500GiB --on-full 'wait 60s'\n  tierctl volume set scratch --quota none\n  tierctl volume set found-7 --read-only=false",
 		Args:    args("NAME"),
 		RunE: func(c *cobra.Command, args []string) error {
 			r.Name = args[0]
@@ -239,6 +244,7 @@ func newVolumeSetCommand(g *globals) *cobra.Command {
 				"reservation": func() { r.ReservationBytes = &reservation },
 				"quota":       func() { r.QuotaBytes = &quota },
 				"on-full":     func() { r.OnFull = &space.onFull },
+				"read-only":   func() { r.ReadOnly = &readOnly },
 			} {
 				if c.Flags().Changed(flag) {
 					given = true
@@ -246,12 +252,13 @@ func newVolumeSetCommand(g *globals) *cobra.Command {
 				}
 			}
 			if !given {
-				return usagef("%snothing to set; give --policy, --reservation, --quota or --on-full", named(c))
+				return usagef("%snothing to set; give --policy, --reservation, --quota, --on-full or --read-only", named(c))
 			}
 			return change(g, func(s control.Service) (control.VolumeChange, error) { return s.VolumeSet(c.Context(), r) })
 		},
 	}
 	c.Flags().StringVar(&policy, "policy", "", "auto, highest, lowest or a tier's name")
+	c.Flags().BoolVar(&readOnly, "read-only", false, "refuse changes of the volume; --read-only=false takes them again")
 	space.add(c)
 	for _, name := range []string{"reservation", "quota", "on-full"} {
 		c.Flags().Lookup(name).DefValue = "" // what is not given stays as it is
@@ -265,7 +272,11 @@ const setText = `Set changes a volume's settings.
 The policy says where data goes: new extents at once, the ones there are as relocation
 gets to them. The reservation is what the volume can always allocate, whatever the
 others write; the quota is what it can allocate at most. A write that finds no room, in
-the pool or within the quota, fails with "no space left", or waits for some first.`
+the pool or within the quota, fails with "no space left", or waits for some first.
+
+A read-only volume refuses changes with "operation not permitted". So are the volumes
+that a rebuild or repair has made of what it found, until somebody has looked at them and
+says --read-only=false.`
 
 // spaceFlags are the settings of what a volume may take of the pool.
 type spaceFlags struct{ reservation, quota, onFull string }

@@ -79,11 +79,11 @@ func (s *service) PoolStatus(context.Context) (control.PoolStatus, error) {
 	tiers := s.pool.Tiers()
 	for _, t := range tiers {
 		st.CapacityBytes += t.Slots.Total * info.ExtentSize
+		st.FreeBytes += (t.Slots.Total - t.Slots.Used - t.Slots.Quarantined) * info.ExtentSize
 		st.UsedBytes += t.Slots.Used * info.ExtentSize
 		st.VacatedSlots += t.Slots.Vacated
 		st.CleanSlots += t.Slots.Clean
 	}
-	st.FreeBytes = st.CapacityBytes - st.UsedBytes
 	if st.CapacityBytes > 0 {
 		st.OverCommitRatio = float64(st.ProvisionedBytes) / float64(st.CapacityBytes)
 	}
@@ -124,7 +124,7 @@ func (s *service) Tiers(context.Context) ([]control.Tier, error) {
 		r, w := t.Ops["read"], t.Ops["write"]
 		tiers[i] = control.Tier{
 			ID: int(t.ID), Name: t.Name, Media: t.Media,
-			CapacityBytes: t.Slots.Total * size, UsedBytes: t.Slots.Used * size, FreeBytes: (t.Slots.Total - t.Slots.Used) * size,
+			CapacityBytes: t.Slots.Total * size, UsedBytes: t.Slots.Used * size, FreeBytes: (t.Slots.Total - t.Slots.Used - t.Slots.Quarantined) * size,
 			HeadroomBytes: t.Headroom, Extents: t.Slots.Used,
 			Reads: int64(r.Requests), Writes: int64(w.Requests), ReadBytes: int64(r.Bytes), WrittenBytes: int64(w.Bytes),
 			MeanReadSeconds: mean(r), MeanWriteSeconds: mean(w),
@@ -216,8 +216,20 @@ const (
 	maxCells     = 1 << 20 // of a heat map
 )
 
+// listed returns how many entries a request wants to be listed.
+func listed(limit int) (int, error) {
+	if limit < 0 {
+		return 0, fmt.Errorf("limit %d: must not be negative: %w", limit, control.ErrUsage)
+	}
+	return cmp.Or(limit, defaultLimit), nil
+}
+
 // Heat returns the heat of a volume.
 func (s *service) Heat(ctx context.Context, r control.HeatRequest) (control.HeatMap, error) {
+	limit, err := listed(r.Limit)
+	if err != nil {
+		return control.HeatMap{}, err
+	}
 	v, err := s.pool.Volume(r.Volume)
 	if err != nil {
 		return control.HeatMap{}, classify(err)
@@ -254,7 +266,7 @@ func (s *service) Heat(ctx context.Context, r control.HeatRequest) (control.Heat
 	}
 	m.Levels = levels(heats, most)
 	slices.SortFunc(hottest, func(a, b tiering.ExtentHeat) int { return cmp.Compare(b.Heat, a.Heat) })
-	for _, h := range hottest[:min(len(hottest), cmp.Or(r.Limit, defaultLimit))] {
+	for _, h := range hottest[:min(len(hottest), limit)] {
 		e := control.HotExtent{Extent: uint64(h.Index), Offset: size.Start(h.Index), Heat: h.Heat}
 		if h.Tier >= 0 {
 			e.Tier = m.Tiers[h.Tier]

@@ -78,6 +78,10 @@ func summary(p plan.Plan, at time.Time, rate int64) control.PlanSummary {
 
 // RelocationPlan returns what would move now.
 func (s *service) RelocationPlan(_ context.Context, r control.RelocationPlanRequest) (control.RelocationPlan, error) {
+	limit, err := listed(r.Limit)
+	if err != nil {
+		return control.RelocationPlan{}, err
+	}
 	p := s.pool.PlanNow()
 	out := control.RelocationPlan{Summary: summary(p, time.Now(), s.pool.Relocation().Rate)}
 	tiers := s.pool.Tiers()
@@ -88,7 +92,7 @@ func (s *service) RelocationPlan(_ context.Context, r control.RelocationPlanRequ
 	moves := slices.Clone(p.Moves)
 	slices.SortStableFunc(moves, func(a, b plan.Move) int { return cmp.Compare(b.Gain, a.Gain) })
 	size := s.pool.Size()
-	for _, m := range moves[:min(len(moves), cmp.Or(r.Limit, defaultLimit))] {
+	for _, m := range moves[:min(len(moves), limit)] {
 		mv := control.Move{
 			Volume: names[uint32(m.Key.Volume)], Extent: uint64(m.Key.Index), From: tiers[m.From].Name, To: tiers[m.To].Name,
 			Gain: m.Gain, Reason: string(m.Reason),

@@ -25,7 +25,7 @@ func (s *service) Volumes(context.Context) ([]control.Volume, error) {
 func (s *service) volume(v tiering.VolumeInfo) control.Volume {
 	size := s.pool.Size().Bytes()
 	c := control.Volume{
-		ID: uint32(v.ID), UUID: v.UUID.String(), Name: v.Name, SizeBytes: v.Size, Policy: v.Policy, State: control.VolumeOK,
+		ID: uint32(v.ID), UUID: v.UUID.String(), Name: v.Name, SizeBytes: v.Size, Policy: v.Policy, State: control.VolumeOK, ReadOnly: v.ReadOnly,
 		ReservationBytes: v.Space.Reservation, QuotaBytes: v.Space.Quota, OnFull: config.OnFull(v.Space.OnFullWait).String(),
 		WaitingForSpace: v.WaitingForSpace, NoSpaceErrors: int64(v.NoSpace),
 		Connections: int(v.Opens), Reads: int64(v.Ops["read"].Requests), Writes: int64(v.Ops["write"].Requests),
@@ -134,6 +134,13 @@ func (s *service) VolumeSet(ctx context.Context, r control.VolumeSetRequest) (co
 	if r.Policy != nil {
 		changes = append(changes, fmt.Sprintf("volume %s has policy %s; its extents follow with the next cycles", r.Name, *r.Policy))
 	}
+	if r.ReadOnly != nil {
+		text := "takes changes"
+		if *r.ReadOnly {
+			text = "is read-only"
+		}
+		changes = append(changes, fmt.Sprintf("volume %s %s; clients see it when they connect anew", r.Name, text))
+	}
 	if len(changes) == 0 {
 		return control.VolumeChange{}, fmt.Errorf("nothing to set: %w", control.ErrUsage)
 	}
@@ -148,10 +155,18 @@ func (s *service) VolumeSet(ctx context.Context, r control.VolumeSetRequest) (co
 				return control.VolumeChange{}, classify(err)
 			}
 		}
+		if r.ReadOnly != nil {
+			if err := s.pool.SetReadOnly(ctx, r.Name, *r.ReadOnly, dryRun); err != nil {
+				return control.VolumeChange{}, classify(err)
+			}
+		}
 	}
 	return s.changed(r.Name, r.DryRun, func(v *control.Volume) {
 		if r.Policy != nil {
 			v.Policy = *r.Policy
+		}
+		if r.ReadOnly != nil {
+			v.ReadOnly = *r.ReadOnly
 		}
 		v.ReservationBytes, v.QuotaBytes, v.OnFull = space.Reservation, space.Quota, config.OnFull(space.OnFullWait).String()
 	}, changes...)

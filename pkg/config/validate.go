@@ -214,6 +214,8 @@ func (v *validator) volumes(c *Config) {
 		switch {
 		case vol.Quota < 0 || vol.Quota == 0 && v.given(at(p, "quota")):
 			v.faultf(at(p, "quota"), "must be above 0; leave it out for no limit (got %s)", vol.Quota)
+		case vol.Quota > 0 && vol.Quota < units.Size(c.ExtentSize):
+			v.faultf(at(p, "quota"), "must be at least an extent, %s (got %s)", c.ExtentSize, vol.Quota)
 		case vol.Quota > 0 && vol.Quota < vol.Reservation:
 			v.faultf(at(p, "quota"), "must not be less than the reservation of %s (got %s)", vol.Reservation, vol.Quota)
 		}

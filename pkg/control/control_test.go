@@ -186,9 +186,12 @@ func fill(v reflect.Value) {
 			f.SetBool(true)
 		case reflect.Pointer:
 			f.Set(reflect.New(f.Type().Elem()))
-			if e := f.Elem(); e.Kind() == reflect.String {
+			switch e := f.Elem(); e.Kind() {
+			case reflect.String:
 				e.SetString("value")
-			} else {
+			case reflect.Bool:
+				e.SetBool(true)
+			default:
 				e.SetInt(1 << 20)
 			}
 		default:

@@ -173,6 +173,7 @@ type Volume struct {
 	PerTier        []TierBytes `json:"per_tier"`        // every tier, fastest first
 	Policy         string      `json:"policy"`
 	State          VolumeState `json:"state"`
+	ReadOnly       bool        `json:"read_only"` // changes are refused
 	Connections    int         `json:"connections"`
 	Reads          int64       `json:"reads"` // since start
 	Writes         int64       `json:"writes"`
@@ -233,4 +234,5 @@ type VolumeSetRequest struct {
 	ReservationBytes *int64  `json:"reservation_bytes,omitempty"`
 	QuotaBytes       *int64  `json:"quota_bytes,omitempty"` // 0: no limit
 	OnFull           *string `json:"on_full,omitempty"`     // error, or wait and a time
+	ReadOnly         *bool   `json:"read_only,omitempty"`
 }

@@ -261,6 +261,7 @@ func TestDegradedAndForget(t *testing.T) {
 	if !st.Degraded || st.ContinuityID != before.ContinuityID {
 		t.Errorf("status: degraded %v, continuity id changed %v; want true, false", st.Degraded, st.ContinuityID != before.ContinuityID)
 	}
+	s.ctlFails(1, "tierctl: backing "+disk+" is missing: nothing can move off it; attach it again, or give it up with backing forget", "backing", "drain", disk)
 	fast, slow := s.dial("fast"), s.dial("slow")
 	fast.check(64<<10, 3*64<<10, 1)
 	slow.check(0, 64<<10, 0)
