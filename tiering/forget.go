@@ -58,7 +58,7 @@ func (f *Forgotten) String() string {
 //  4. A last commit says that the map has none of them any more.
 func (p *Pool) ForgetBacking(ctx context.Context, name string, acceptLoss, dryRun bool) (Forgotten, error) {
 	done := make(chan error, 1)
-	f, err := p.forget(name, acceptLoss, dryRun, done)
+	f, err := p.forget(ctx, name, acceptLoss, dryRun, done)
 	if err != nil || dryRun {
 		return f, err
 	}
@@ -72,11 +72,11 @@ func (p *Pool) ForgetBacking(ctx context.Context, name string, acceptLoss, dryRu
 
 // forget is steps 1 and 2 of ForgetBacking. It begins the others, whose outcome is
 // sent to done.
-func (p *Pool) forget(name string, acceptLoss, dryRun bool, done chan<- error) (Forgotten, error) {
+func (p *Pool) forget(ctx context.Context, name string, acceptLoss, dryRun bool, done chan<- error) (Forgotten, error) {
 	p.adminMu.Lock()
 	defer p.adminMu.Unlock()
-	if p.closing.Load() {
-		return Forgotten{}, ErrClosed
+	if err := p.changeable(ctx); err != nil {
+		return Forgotten{}, err
 	}
 	b, err := p.findBacking(name)
 	if err != nil {

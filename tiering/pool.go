@@ -216,6 +216,7 @@ func (p *Pool) close(orderly bool) error {
 	var errs []error
 	p.cancel()
 	p.adminMu.Lock() // a change under way may begin work in the background; none follows
+	//lint:ignore SA2001 it is waited for, no more
 	p.adminMu.Unlock()
 	p.wg.Wait()
 	if orderly && !p.opts.ReadOnly {

@@ -153,8 +153,8 @@ func (p *Pool) commitVolumes(c *extentmap.Changes) error {
 func (p *Pool) CreateVolume(ctx context.Context, spec VolumeSpec, dryRun bool) error {
 	p.adminMu.Lock()
 	defer p.adminMu.Unlock()
-	if p.closing.Load() {
-		return ErrClosed
+	if err := p.changeable(ctx); err != nil {
+		return err
 	}
 	state := p.db.State()
 	r, err := newVolumeRecord(&state, p.size, spec, p.clock.Now(), tierNames(p.ranks()))
@@ -192,8 +192,8 @@ func (p *Pool) CreateVolume(ctx context.Context, spec VolumeSpec, dryRun bool) e
 func (p *Pool) change(ctx context.Context, name string, dryRun bool, edit func(*Volume, *extentmap.Volume) error, apply func(*Volume)) error {
 	p.adminMu.Lock()
 	defer p.adminMu.Unlock()
-	if p.closing.Load() {
-		return ErrClosed
+	if err := p.changeable(ctx); err != nil {
+		return err
 	}
 	v, err := p.Volume(name)
 	if err != nil {
