@@ -144,6 +144,12 @@ func (p *Pool) watchLoop() {
 		}
 		now := p.clock.Now()
 		p.eachMember(func(b *member) { b.watch(now) })
+		if p.looking.CompareAndSwap(false, true) { // a file system that hangs holds up no watch
+			p.wg.Go(func() {
+				defer p.looking.Store(false)
+				p.look()
+			})
+		}
 		p.noteMetadata()
 	}
 }

@@ -55,6 +55,7 @@ type member struct {
 	syncs    shared       // fdatasync, shared by all who need one
 	early    shared       // write-back ahead of a sync
 	clears   shared       // clearing of superseded table entries, with a sync
+	deleted  func() bool  // whether its file has no name any more; nil: it is no file
 	device   bool         // zeroing it writes zeroes; a file forgets its blocks
 	stamped  ondisk.Stamp // the last one; touched by the sync run alone
 	owners   uint64       // mapped extents; set before the stamp of the clean stop
@@ -100,6 +101,9 @@ func newMember(p *Pool, m extentmap.Member, spec BackingSpec, st backing.Store, 
 		info = i.Info()
 	}
 	b.device = info.IsDevice
+	if f, ok := st.(interface{ Deleted() bool }); ok && !info.IsDevice {
+		b.deleted = f.Deleted
+	}
 	if !info.Direct {
 		b.pace.startWriteback = func() { b.early.start() }
 	}

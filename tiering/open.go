@@ -452,6 +452,7 @@ func (op *opening) loadMaps() error {
 
 // start starts the background work.
 func (p *Pool) start(clean bool) {
+	p.lookout = newLookout(p.opts)
 	now := p.clock.Now()
 	p.monitor.load(now)
 	p.monitor.loadBudget()

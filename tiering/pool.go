@@ -67,6 +67,10 @@ type Pool struct {
 	waits        foregroundWaits
 	metadataTold atomic.Bool // that they have failed
 
+	lookout *lookout
+	looking atomic.Bool
+	unnamed atomic.Pointer[[]string] // warnings of files that were deleted
+
 	freed    signal          // slots became clean
 	hangs    signal          // a backing began to hang
 	ctx      context.Context // ends when the pool closes

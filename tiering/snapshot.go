@@ -100,6 +100,9 @@ func (p *Pool) Info() PoolInfo {
 		Commit: p.commit.Load(), Started: p.started, MetadataError: p.metadataErr(), ReadOnly: p.opts.ReadOnly,
 		Healed: p.heal.progress(), Warnings: slices.Clone(p.warnings),
 	}
+	if list := p.unnamed.Load(); list != nil {
+		info.Warnings = append(info.Warnings, *list...)
+	}
 	if p.staged.log != nil { // not if the pool is read-only
 		info.LogFill = p.staged.log.Fill()
 	}

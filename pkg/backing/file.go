@@ -46,6 +46,17 @@ func (f *file) Size() int64 { return f.size }
 // Info tells what Open found.
 func (f *file) Info() Info { return f.info }
 
+// Deleted reports whether the file has no name any more: when it is closed, it is gone.
+func (f *file) Deleted() bool {
+	s := f.guard.stripe(nil)
+	if !f.guard.enter(s) {
+		return false
+	}
+	defer f.guard.leave(s)
+	var st unix.Stat_t
+	return unix.Fstat(f.fd, &st) == nil && st.Mode&unix.S_IFMT == unix.S_IFREG && st.Nlink == 0
+}
+
 // Instance implements Store.
 func (f *file) Instance() string { return f.instance }
 

@@ -84,6 +84,12 @@ func (d *Simulated) Info() Info {
 	return info
 }
 
+// Deleted reports whether the Store is a file that has no name any more.
+func (d *Simulated) Deleted() bool {
+	f, ok := d.Store.(interface{ Deleted() bool })
+	return ok && f.Deleted()
+}
+
 // admit puts an operation of n bytes into the queue of the server and returns
 // when it is answered.
 func (d *Simulated) admit(n int, write bool) time.Time {

@@ -76,10 +76,12 @@ func WriteVolumeTable(ctx context.Context, st backing.Store, l Layout, poolID uu
 		to = 1
 	}
 	if c := copies[1-to]; c.state == valid && c.table.Generation >= t.Generation {
-		if bytes.Equal(c.raw, b) {
-			return nil
+		if !bytes.Equal(c.raw, b) {
+			return fmt.Errorf("write volume table: %w: generation %d is there, to be written is %d", ErrCorrupt, c.table.Generation, t.Generation)
 		}
-		return fmt.Errorf("write volume table: %w: generation %d is there, to be written is %d", ErrCorrupt, c.table.Generation, t.Generation)
+		if copies[to].state != damaged {
+			return nil // else nobody would write it anew before the next change
+		}
 	}
 	if err := st.WriteAt(ctx, b, l.VolumeTableOffset[to]); err != nil {
 		return fmt.Errorf("write volume table: %w", err)

@@ -54,6 +54,15 @@ func TestVolumeTable(t *testing.T) {
 	if _, err := ReadVolumeTable(bg, st, l, poolB); !errors.Is(err, ErrCorrupt) {
 		t.Errorf("table of another pool: %v, want ErrCorrupt", err)
 	}
+	st.now[l.VolumeTableOffset[1]+100] ^= 1
+	if err := WriteVolumeTable(bg, st, l, poolA, testVolumes(5, 200)); err != nil {
+		t.Errorf("same table again, beside a damaged copy: %v", err)
+	}
+	for i, c := range readVolumeCopies(bg, st, l, poolA) {
+		if c.state != valid || c.table.Generation != 5 {
+			t.Errorf("copy %d is not whole after that: state %d, generation %d", i, c.state, c.table.Generation)
+		}
+	}
 	st.now[l.VolumeTableOffset[0]+100] ^= 1
 	st.now[l.VolumeTableOffset[1]+100] ^= 1
 	if _, err := ReadVolumeTable(bg, st, l, poolA); !errors.Is(err, ErrCorrupt) {
