@@ -175,9 +175,10 @@ func TestMetadataFromBeforeAFlush(t *testing.T) {
 // that are free are legal, and fewer than there were.
 func TestRebuildMissesOwners(t *testing.T) {
 	f := newDiskPool(t, true)
+	owner := f.place(1, 0)
 	for _, zeroed := range []bool{false, true} {
 		if zeroed {
-			f.zero("a.img", slotTableAt, 512)
+			f.zero(backingFiles[owner.Backing], slotTableAt+int64(owner.Slot)*slotEntryBytes&^511, 512)
 		}
 		f.remove("pool.db")
 		r, err := tiering.Rebuild(ctx, tiering.RebuildOptions{Metadata: f.opt.Metadata, Backings: f.opt.Backings})
