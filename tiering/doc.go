@@ -110,8 +110,9 @@
 // mutation.go and volume.go are the foreground; stage.go and flush.go order what
 // becomes durable, pace.go how much is not; cleaner.go hands out slots; mover.go and
 // relocate.go move extents; condition.go follows how well backings serve, flee.go moves extents off
-// bad ones, deleted.go looks whether the files are still there, copies.go keeps the records on all of them, metafail.go is what happens
-// when the metadata fail; evacuate.go and drain.go empty a backing; monitor.go plans;
+// bad ones, deleted.go looks whether the files are still there, copies.go keeps the
+// records on all of them, metafail.go is what happens when the metadata fail;
+// evacuate.go and drain.go empty a backing; monitor.go plans;
 // open.go, recover.go and heal.go bring a pool up; addbacking.go and
 // removebacking.go change what the pool consists of, and tier.go holds it;
 // missing.go, forget.go and readonly.go serve a pool that is not whole or not to be
