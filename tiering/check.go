@@ -233,6 +233,8 @@ func (c *checker) checkLog() {
 	switch {
 	case errors.Is(err, stagedlog.ErrMapOlder):
 		c.found.damage(FoundMetadataOlder, path, mendRebuild, "the metadata is older than the staged log: %s", void)
+	case errors.Is(err, stagedlog.ErrNotFile):
+		c.found.damage(FoundLog, path, "move it away", "the pool cannot be started: %v", err)
 	case errors.Is(err, fs.ErrNotExist):
 		lost("there is no staged log")
 	case errors.Is(err, stagedlog.ErrGap) && pr.CleanStop:

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 
 	"tierd/pkg/backing"
@@ -164,6 +165,64 @@ func TestNoFileIsMadeBelowDev(t *testing.T) {
 		}
 		if err := os.Remove(path); err == nil {
 			t.Errorf("%s was made", path)
+		}
+	}
+}
+
+// Whatever has become of the staged log, the pool starts, or the refusal says how it
+// would.
+func TestAnyStagedLog(t *testing.T) {
+	for _, tt := range []struct {
+		name    string
+		refused bool
+		damage  func(path string) error
+	}{
+		{"gone", false, os.Remove},
+		{"empty", false, func(p string) error { return os.Truncate(p, 0) }},
+		{"cut off in its header", false, func(p string) error { return os.Truncate(p, 100) }},
+		{"cut off", false, func(p string) error { return os.Truncate(p, 5000) }},
+		{"garbage", false, func(p string) error { return os.WriteFile(p, bytes.Repeat([]byte("garbage!"), 1<<17), 0o600) }},
+		{"a link to it", false, func(p string) error { return errors.Join(os.Rename(p, p+".there"), os.Symlink(p+".there", p)) }},
+		{"a folder", true, func(p string) error { return errors.Join(os.Remove(p), os.Mkdir(p, 0o700)) }},
+		{"a link to nowhere", true, func(p string) error { return errors.Join(os.Remove(p), os.Symlink(p+".nowhere", p)) }},
+		{"a pipe", true, func(p string) error { return errors.Join(os.Remove(p), syscall.Mkfifo(p, 0o600)) }},
+	} {
+		for _, kill := range []bool{true, false} {
+			f := newFilePool(t)
+			f.mustOpen()
+			f.write(0, 1)
+			if kill {
+				f.pool.Kill()
+				f.pool = nil
+			} else {
+				f.close()
+			}
+			path := f.opt.Metadata + ".log"
+			if err := tt.damage(path); err != nil {
+				t.Fatal(err)
+			}
+			if tt.refused {
+				err := f.open()
+				if err == nil || !strings.Contains(err.Error(), "move it away") {
+					t.Errorf("%s: %v, want a refusal with the way on", tt.name, err)
+				}
+				if r, err := tiering.Check(ctx, f.opt); err != nil || !r.Damaged() {
+					t.Errorf("%s: the check finds %+v, %v", tt.name, r.Findings, err)
+				}
+				if err := os.Rename(path, path+".away"); err != nil {
+					t.Fatal(err)
+				}
+			}
+			f.mustOpen()
+			buf := make([]byte, ext)
+			v, err := f.pool.Volume("v")
+			if err == nil {
+				err = v.ReadAt(ctx, buf, 0)
+			}
+			if err != nil || buf[0] != 1 {
+				t.Errorf("%s: read %d, %v", tt.name, buf[0], err)
+			}
+			f.close()
 		}
 	}
 }

@@ -274,9 +274,9 @@ gets to them. The reservation is what the volume can always allocate, whatever t
 others write; the quota is what it can allocate at most. A write that finds no room, in
 the pool or within the quota, fails with "no space left", or waits for some first.
 
-A read-only volume refuses changes with "operation not permitted". So are the volumes
-that a rebuild or repair has made of what it found, until somebody has looked at them and
-says --read-only=false.`
+A read-only volume refuses changes with "operation not permitted". A volume that pool
+repair has made of extents it found (found-N) is read-only, until somebody has looked at
+it and says --read-only=false.`
 
 // spaceFlags are the settings of what a volume may take of the pool.
 type spaceFlags struct{ reservation, quota, onFull string }

@@ -108,7 +108,7 @@ func open(path string, id Identity, commit, firstSeq uint64) (*Log, error) {
 	if len(id.BootID) > maxBootID {
 		return nil, fmt.Errorf("%w: boot id of %d bytes", ErrInvalid, len(id.BootID))
 	}
-	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	f, err := openFile(path, os.O_RDWR)
 	if err != nil {
 		return nil, err
 	}

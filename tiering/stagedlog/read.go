@@ -21,7 +21,7 @@ import (
 // either: later it is a log that was lost. Other errors are
 // ErrNotLog, ErrNewerFormat and those of the operating system.
 func Read(path string, id Identity, commit uint64) (recs []Record, voidReason string, err error) {
-	f, err := os.Open(path)
+	f, err := openFile(path, os.O_RDONLY)
 	if err != nil {
 		return nil, "", fmt.Errorf("read staged log: %w", err)
 	}
@@ -35,6 +35,24 @@ func Read(path string, id Identity, commit uint64) (recs []Record, voidReason st
 		err = fmt.Errorf("read staged log %s: %w", path, err)
 	}
 	return recs, voidReason, err
+}
+
+// openFile opens a log that is a file; fs.ErrNotExist, if there is nothing at all, and
+// ErrNotFile for a folder, a pipe, or a link to nowhere.
+func openFile(path string, flag int) (*os.File, error) {
+	info, err := os.Stat(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		if _, lerr := os.Lstat(path); lerr == nil {
+			return nil, &fs.PathError{Op: "open", Path: path, Err: ErrNotFile}
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	if !info.Mode().IsRegular() {
+		return nil, &fs.PathError{Op: "open", Path: path, Err: ErrNotFile}
+	}
+	return os.OpenFile(path, flag, 0)
 }
 
 // firstIncarnation is that of a pool just created, whose log has yet to begin.
@@ -236,7 +254,7 @@ func readFull(f io.ReaderAt, b []byte, off int64) error {
 // knows of, 0 if there is no log, or none of the pool. What the log says otherwise
 // is not looked at.
 func LastUsed(path string, pool uuid.UUID) (commit, incarnation uint64, err error) {
-	f, err := os.Open(path)
+	f, err := openFile(path, os.O_RDONLY)
 	if errors.Is(err, fs.ErrNotExist) {
 		return 0, 0, nil
 	}

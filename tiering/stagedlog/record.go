@@ -17,6 +17,8 @@ var (
 	ErrExists = errors.New("staged log exists")
 	// ErrNotLog is returned when a file has no size or contents of a log.
 	ErrNotLog = errors.New("not a staged log")
+	// ErrNotFile: what is at the path is no file, and no log can be made there.
+	ErrNotFile = errors.New("it is no file; move it away: the log is then made anew, and answered writes that were not flushed may be lost")
 	// ErrNewerFormat is returned when a later version wrote the log.
 	ErrNewerFormat = errors.New("staged log format is newer than this program")
 	// ErrMapOlder is returned by Read when the log knows of a commit that the
