@@ -339,7 +339,7 @@ func (r *rebuild) judgeMember(rec ondisk.MemberRecord, stop uint64) {
 		}
 		r.found.damage(FoundStale, path, "", "backing %d is used although %s: what it missed is lost, and what was given up there may be back", rec.ID, why)
 	} else if rec.Incarnation < r.newest.Superblock.Incarnation && sb.Incarnation < r.newest.Superblock.Incarnation {
-		r.found.warning(FoundStale, path, "", "backing %d was away since incarnation %d: extents on it that were trimmed meanwhile may be back", rec.ID, rec.Incarnation)
+		r.found.warning(FoundStale, path, "", "backing %d was away since incarnation %d: extents on it that were trimmed meanwhile may be back, and answered writes may be lost in extents that were moving there when it went away", rec.ID, rec.Incarnation)
 	}
 	switch rec.State {
 	case ondisk.MemberFailed:
@@ -348,7 +348,7 @@ func (r *rebuild) judgeMember(rec ondisk.MemberRecord, stop uint64) {
 			return
 		}
 		m.Error = "it had failed before the metadata was rebuilt"
-		r.found.damage(FoundFailed, path, "", "backing %d has failed: answered writes may be missing there, and extents that have left it since, or were trimmed, may be back as it has them", rec.ID)
+		r.found.damage(FoundFailed, path, "", "backing %d has failed: answered writes may be missing there, and elsewhere in extents that were moving there or away; extents that have left it since, or were trimmed, may be back as it has them", rec.ID)
 	case ondisk.MemberForgotten:
 		m.State = extentmap.MemberOK
 	}
