@@ -76,6 +76,9 @@ func newDiskPool(t *testing.T, clean bool) *diskPool {
 	// Two opens, so that there are tables and superblocks of several generations.
 	for round := range 2 {
 		p := f.open()
+		eventually(t, "all free slots are clean", func() bool {
+			return !slices.ContainsFunc(p.Backings(), func(b tiering.BackingInfo) bool { return b.Slots.Free+b.Slots.Cleaning > 0 })
+		})
 		for i := range int64(6) {
 			f.write(p, "home", (2*i+int64(round))*ext, ext/2, byte(0x10+16*round+int(i)))
 			f.write(p, "mail", i*2*ext+block, block, byte(0x50+16*round+int(i)))
@@ -97,7 +100,6 @@ func newDiskPool(t *testing.T, clean bool) *diskPool {
 		f.trim(p, "mail", 4*ext, 2*ext)
 		f.flush(p)
 		if round == 1 && !clean {
-
 			f.write(p, "mail", 5*ext, ext, 0x77)
 			f.write(p, "home", 15*ext, ext, 0x78)
 			p.Kill()
