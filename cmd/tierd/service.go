@@ -40,6 +40,7 @@ func classify(err error) error {
 		{tiering.ErrBackingFailed, control.ErrUnavailable},
 		{tiering.ErrBackingMissing, control.ErrUnavailable},
 		{tiering.ErrReadOnly, control.ErrUnavailable},
+		{tiering.ErrRefused, control.ErrUnavailable},
 		{tiering.ErrClosed, control.ErrUnavailable},
 	} {
 		if errors.Is(err, c.from) {

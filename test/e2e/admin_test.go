@@ -3,6 +3,7 @@ package e2e
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -196,6 +197,13 @@ func TestRelocationByHand(t *testing.T) {
 	}
 	if out := s.ctl("relocation", "plan"); !strings.Contains(out, "hot") || !strings.Contains(out, "home") {
 		t.Errorf("plan as a table:\n%s", out)
+	}
+
+	// Programs may send what tierctl does not let through.
+	_, planErr := control.Dial(s.admin).RelocationPlan(t.Context(), control.RelocationPlanRequest{Limit: -1})
+	_, heatErr := control.Dial(s.admin).Heat(t.Context(), control.HeatRequest{Volume: "home", Limit: -1})
+	if !errors.Is(planErr, control.ErrUsage) || !errors.Is(heatErr, control.ErrUsage) {
+		t.Errorf("negative limits: %v, %v", planErr, heatErr)
 	}
 
 	var st relocationStatus

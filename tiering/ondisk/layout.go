@@ -52,7 +52,7 @@ func NewLayout(size int64, es extent.Size) (Layout, error) {
 	}
 	end := endSuperblock(size)
 	fits := func(slots int64) bool { return dataOffset(slots, n)+slots*n <= end }
-	if !fits(1) {
+	if size < 0 || !fits(1) {
 		least := dataOffset(1, n) + n + superblockArea
 		return Layout{}, fmt.Errorf("lay out backing: %w: %d bytes, must be at least %d for extents of %d bytes", ErrTooSmall, size, least, n)
 	}
