@@ -150,7 +150,7 @@ func (a *aside) sync() error {
 		return fmt.Errorf("keep what is replaced: %w", err)
 	}
 	for _, dir := range []string{a.dir, filepath.Dir(a.dir)} {
-		if err := syncFolder(dir); err != nil {
+		if err := backing.SyncFolder(dir); err != nil {
 			return fmt.Errorf("keep what is replaced: %w", err)
 		}
 	}
@@ -161,14 +161,6 @@ func (a *aside) close() {
 	if a.index != nil {
 		_ = a.index.Close()
 	}
-}
-
-func syncFolder(path string) error {
-	d, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
 }
 
 // keepBytes returns the function that keeps n bytes at off of the backing.

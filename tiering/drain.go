@@ -163,7 +163,7 @@ func (p *Pool) editOrder(order *extentmap.Drain, b *member, action DrainAction, 
 		}
 		others := 0
 		p.eachMember(func(o *member) {
-			if o != b && o.err() == nil && !o.draining.Load() {
+			if o != b && o.takesExtents() {
 				others++
 			}
 		})

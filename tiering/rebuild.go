@@ -296,10 +296,7 @@ func (r *rebuild) judgeMember(rec ondisk.MemberRecord, stop uint64) {
 	here := r.find(rec)
 	keep := func() {
 		r.state.Members = append(r.state.Members, m)
-		r.report.Members = append(r.report.Members, RebuiltMember{
-			ID: m.ID, UUID: m.UUID, Tier: r.tierName(m.Tier), Path: m.Path, State: m.State.String(),
-			Incarnation: m.Incarnation, Slots: int64(m.Slots),
-		})
+		r.list(m)
 	}
 	accept := func(list []string) bool {
 		return slices.ContainsFunc(list, func(s string) bool { return r.isMember(s, rec, here) })
@@ -364,6 +361,14 @@ func (r *rebuild) judgeMember(rec ondisk.MemberRecord, stop uint64) {
 	if here.StampErr != nil {
 		r.found.damage(FoundStamp, path, mendRepair, "%v", here.StampErr)
 	}
+}
+
+// list adds a member to the report.
+func (r *rebuild) list(m extentmap.Member) {
+	r.report.Members = append(r.report.Members, RebuiltMember{
+		ID: m.ID, UUID: m.UUID, Tier: r.tierName(m.Tier), Path: m.Path, State: m.State.String(),
+		Incarnation: m.Incarnation, Slots: int64(m.Slots),
+	})
 }
 
 // noteCopy tells of one of two copies that cannot be used.

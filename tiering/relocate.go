@@ -305,6 +305,9 @@ func (r *relocator) moving(k extent.Key) bool {
 // against the same budget, as the moves of a plan. moved is false if the extent
 // was there already.
 func (p *Pool) MoveExtent(ctx context.Context, volume string, off int64, to int) (moved bool, err error) {
+	if p.opts.ReadOnly {
+		return false, ErrReadOnly // no slot ever becomes clean
+	}
 	v, err := p.Volume(volume)
 	if err != nil {
 		return false, err

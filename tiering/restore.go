@@ -150,15 +150,7 @@ func (t *restore) asItIs(ctx context.Context) error {
 	p := t.from.Pool
 	out.Pool, out.ExtentSize, out.Incarnation, out.Commit, out.Clean = p.ID, p.ExtentSize, p.Incarnation, p.Commit, true
 	for _, m := range t.from.Members {
-		tier := fmt.Sprint(m.Tier)
-		for _, r := range t.from.Tiers {
-			if r.ID == m.Tier {
-				tier = r.Name
-			}
-		}
-		out.Members = append(out.Members, RebuiltMember{
-			ID: m.ID, UUID: m.UUID, Tier: tier, Path: m.Path, State: m.State.String(), Incarnation: m.Incarnation, Slots: int64(m.Slots),
-		})
+		t.list(m)
 	}
 	size, err := extent.NewSize(p.ExtentSize)
 	if err != nil {

@@ -268,7 +268,7 @@ func (f *file) create(o Options) error {
 	if err := retry(func() error { return unix.Fsync(f.fd) }); err != nil {
 		return fmt.Errorf("sync new backing %s: %w", o.Path, err)
 	}
-	return syncFolder(filepath.Dir(o.Path))
+	return SyncFolder(filepath.Dir(o.Path))
 }
 
 // reserve fills the holes of an existing file that should have none, say of
@@ -285,7 +285,8 @@ func (f *file) reserve(st *unix.Stat_t) bool {
 	return err == nil
 }
 
-func syncFolder(path string) error {
+// SyncFolder makes the names in a folder durable.
+func SyncFolder(path string) error {
 	d, err := os.Open(path)
 	if err != nil {
 		return fmt.Errorf("sync folder %s: %w", path, err)
