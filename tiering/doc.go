@@ -87,18 +87,19 @@
 // # Locks
 //
 // In this order; none is held over I/O on a backing or over a commit, but for the
-// first, which only administrators wait for, Pool.memberMu and ondisk.SlotTable:
+// first two, which no request waits for, Pool.memberMu and ondisk.SlotTable:
 //
 //	Pool.adminMu     changes of volumes, tiers and backings
 //	member.superMu   writing the superblock of a backing
+//	monitor.cycling  one cycle of planning at a time
 //	registry stripes, ascending
 //	Pool.memberMu    editing the members' records
 //	ondisk.SlotTable the blocks of a slot table
 //	stager.mu        the staged log and what each volume has staged
 //	Pool.volMu       the tables of volumes
+//	space.mu         what volumes may take of the pool
 //	Volume.mu        a volume's settings
 //	alloc.Slots      the books of a backing
-//	space.mu         what volumes may take of the pool; before Volume.mu and alloc.Slots
 //	monitor.mu, relocator.mu, cleaner.mu, drainer.mu, member.tableMu,
 //	shared.mu, pace.mu, health.mu: leaves
 //
@@ -107,17 +108,23 @@
 //
 // # Where to start reading
 //
-// mutation.go and volume.go are the foreground; stage.go and flush.go order what
-// becomes durable, pace.go how much is not; cleaner.go hands out slots; mover.go and
-// relocate.go move extents; condition.go follows how well backings serve, flee.go moves extents off
-// bad ones, deleted.go looks whether the files are still there, copies.go keeps the
-// records on all of them, metafail.go is what happens when the metadata fail;
-// evacuate.go and drain.go empty a backing; monitor.go plans;
-// open.go, recover.go and heal.go bring a pool up; addbacking.go and
-// removebacking.go change what the pool consists of, and tier.go holds it;
+// mutation.go and volume.go are the foreground, with provision.go, discard.go and
+// space.go; stage.go and flush.go order what becomes durable, committer.go and share.go
+// merge what many ask for, pace.go says how much may be unsynced; cleaner.go hands out
+// slots; mover.go and relocate.go move extents; condition.go follows how well backings
+// serve, flee.go moves extents off bad ones, copies.go keeps the records on all of
+// them, metafail.go is what happens when the metadata fail; evacuate.go and drain.go
+// empty a backing; monitor.go plans, and budgetfile.go keeps what was used of the
+// budget.
+//
+// open.go, findmembers.go, recover.go and heal.go bring a pool up; addbacking.go and
+// removebacking.go change what the pool consists of, tier.go and member.go hold it;
 // missing.go, forget.go and readonly.go serve a pool that is not whole or not to be
-// changed; distinct.go keeps it from lying on itself;
-// create.go, check.go, repair.go and dump.go work on one that is down; survey.go
-// looks at one whose metadata may be gone, and rebuild.go, claim.go and restore.go
-// make them anew.
+// changed; distinct.go keeps it from lying on itself. waits.go counts what requests
+// were held up by.
+//
+// create.go, check.go, repair.go and dump.go work on one that is down: findings.go
+// collects what is found, aside.go keeps what is replaced. survey.go looks at one whose
+// metadata may be gone, and rebuild.go, rebuild_judge.go, claim.go and restore.go make
+// them anew.
 package tiering
