@@ -21,9 +21,12 @@ var zeroes = alignedBuffer(bounceSize)
 
 // Zero implements Store. On a sparse file it punches a hole, which gives the
 // space back; on a preallocated one it marks the range unwritten, which keeps
-// it; on a device it is BLKZEROOUT, which the kernel guarantees to read as
-// zeroes. Where any of these is refused, zeroes are written. BLKDISCARD is
-// never used: what a discarded range reads as is up to the disk.
+// it; on a direct device it is BLKZEROOUT, which the kernel guarantees to read as
+// zeroes. Where any of these is refused, zeroes are written, as they are on a
+// buffered device: there BLKZEROOUT drops the page cache of the range first, with
+// writes that were answered, and a kill in the middle, or an error, leaves what the
+// disk had before them. BLKDISCARD is never used: what a discarded range reads as
+// is up to the disk.
 func (f *file) Zero(ctx context.Context, off, n int64) error {
 	s := f.guard.stripe(nil)
 	if err := f.beginChange(ctx, s, "zero", off, n); err != nil {
@@ -73,11 +76,11 @@ func wrapZero(f *file, off int64, err error) error {
 	return f.fail("zero", off, err)
 }
 
-// zeroDevice zeroes the aligned middle by BLKZEROOUT and writes the edges.
+// zeroDevice zeroes the aligned middle by BLKZEROOUT, if it can, and writes the rest.
 func (f *file) zeroDevice(off, n int64) error {
 	align := max(int64(zeroOutAlign), int64(f.info.LogicalBlock))
 	from, to := roundUp(off, align), (off+n)/align*align
-	if from >= to || f.noZeroOut.Load() {
+	if from >= to || !f.info.Direct || f.noZeroOut.Load() {
 		return f.writeZeroes(off, n)
 	}
 	err := retry(func() error { return blkRange(f.fd, unix.BLKZEROOUT, from, to-from) })

@@ -76,7 +76,7 @@ func TestBlockDevicesAsBackings(t *testing.T) {
 
 			state := s.path("state")
 			for range 3 {
-				l := s.startBench("home", "--read", "40%", "--bs", "8KiB", "--trim", "5%", "--zero", "5%", "--verify", "--state", state,
+				l := s.startBench("home", "--read", "40%", "--bs", "8KiB", "--trim", "5%", "--zero", "20%", "--verify", "--state", state,
 					"--connections", "2", "--time", "60s", "--pattern", "zipf", "--grain", "64KiB")
 				time.Sleep(1500 * time.Millisecond)
 				d.kill()
