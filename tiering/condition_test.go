@@ -352,6 +352,27 @@ func TestFailedUnderStagedMove(t *testing.T) {
 	e.Check()
 }
 
+// TestLostWritesGoWithTheVolume: what a deleted volume has lost concerns nobody.
+func TestLostWritesGoWithTheVolume(t *testing.T) {
+	e := placed(t, model.Config{})
+	e.stores[path(1, 0)].Inject(faultstore.Fault{Ops: faultstore.Sync, Nth: 2, Err: syscall.EIO})
+	e.Relocate("v0", 0, 1)
+	e.Kill()
+	if got := e.state().Pool.LostWrites; len(got) != 1 {
+		t.Fatalf("lost writes: %v, want those of v0", got)
+	}
+	e.Open()
+	e.healed()
+	if err := e.Pool.DeleteVolume(ctx, "v0", false, false); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the volume is gone", func() bool { return len(e.Pool.VolumeInfos()) == 1 })
+	e.Kill()
+	if got := e.state().Pool.LostWrites; len(got) != 0 {
+		t.Errorf("lost writes: %v, want none", got)
+	}
+}
+
 // TestExtentsFlee: what can be read of a suspect backing is moved to others, each
 // copy being read back, and what cannot stays, without a storm of tries and lines.
 func TestExtentsFlee(t *testing.T) {

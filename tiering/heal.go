@@ -174,6 +174,9 @@ func (p *Pool) healTable(ctx context.Context, b *member, pass healPass) {
 			if e.Kind != ondisk.Free && b.slots.Hold(s) {
 				p.heal.hold(here)
 			}
+		case !owned && b.slots.SetAside(s):
+			// By the map it may be an extent's whose move was taken back, and its entry
+			// the only one that says so.
 		case !owned && (pass == healStale && e.Kind == ondisk.Owner || pass == healTombstones && e.Kind == ondisk.Tombstone):
 			wrong = append(wrong, ondisk.SlotUpdate{Slot: s})
 		}

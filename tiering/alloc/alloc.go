@@ -150,6 +150,13 @@ func (s *Slots) QuarantineFree(slot extent.Slot) bool {
 	return true
 }
 
+// SetAside reports whether slot is set aside.
+func (s *Slots) SetAside(slot extent.Slot) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.state[slot] == quarantined
+}
+
 // Hold makes a free slot vacated, until Free, and reports whether it was free.
 func (s *Slots) Hold(slot extent.Slot) bool {
 	s.mu.Lock()
