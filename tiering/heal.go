@@ -90,14 +90,7 @@ const (
 // without an owner whose entry has a bad checksum, or cannot be read, is set aside, and
 // the entry left for pool check to list: it may be that of an extent which a rebuild
 // went without.
-func (p *Pool) healTables(ctx context.Context) {
-	var members []*member
-	p.eachMember(func(b *member) {
-		if !b.missing {
-			members = append(members, b)
-			p.heal.total.Add(int64(healPasses) * int64(b.layout.Slots))
-		}
-	})
+func (p *Pool) healTables(ctx context.Context, members []*member) {
 	for pass := healOwners; pass < healPasses; pass++ {
 		var wg sync.WaitGroup
 		for _, b := range members {

@@ -460,7 +460,14 @@ func (p *Pool) start(clean bool) {
 		close(p.heal.done)
 		p.eachMember(func(b *member) { close(b.opened) })
 	} else {
-		p.wg.Go(func() { p.healTables(p.ctx) })
+		var members []*member // not those that are added from now on
+		p.eachMember(func(b *member) {
+			if !b.missing {
+				members = append(members, b)
+				p.heal.total.Add(int64(healPasses) * int64(b.layout.Slots))
+			}
+		})
+		p.wg.Go(func() { p.healTables(p.ctx, members) })
 	}
 	p.cleaner.start()
 	p.eachMember(func(b *member) { p.wg.Go(b.cleanLoop) })

@@ -220,7 +220,7 @@ func (r *CrashRun) epoch(e int) {
 		more = 2 * r.prof.Instants
 	}
 	r.w.armInstants(more, at...)
-	begun := r.w.instants.n
+	begun := r.w.rec.Now()
 	r.open()
 	if r.rnd.IntN(4) != 0 {
 		r.awaitHealed()
@@ -235,7 +235,7 @@ func (r *CrashRun) epoch(e int) {
 	} else {
 		r.w.Kill()
 	}
-	r.events = max(60, r.w.instants.n-begun)
+	r.events = max(60, r.w.rec.Now()-begun)
 	all := r.w.takeInstants()
 	last := r.w.nowInstant()
 	if r.bad != nil {

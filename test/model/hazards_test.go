@@ -248,9 +248,9 @@ func (w *World) duringOpen(end ending, judge func(*World)) {
 	w.t.Helper()
 	start := w.nowInstant()
 	probe := w.crashed(start, kill, crashstore.Cut{})
-	from := w.instants.n
+	from := probe.rec.Now()
 	probe.Open()
-	events := w.instants.n - from
+	events := probe.rec.Now() - from
 	probe.drop()
 	probe = w.crashed(start, kill, crashstore.Cut{})
 	var at []int64
