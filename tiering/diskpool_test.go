@@ -2,15 +2,19 @@ package tiering_test
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"log/slog"
 	"maps"
 	"os"
 	"path/filepath"
 	"slices"
+	"syscall"
 	"testing"
 	"time"
 
+	"tierd/pkg/backing"
+	"tierd/pkg/backing/faultstore"
 	"tierd/tiering"
 	"tierd/tiering/extent"
 	"tierd/tiering/extentmap"
@@ -167,6 +171,51 @@ func (f *diskPool) flush(p *tiering.Pool) {
 			f.t.Fatalf("flush %s: %v", v.Name(), err)
 		}
 	}
+}
+
+// failSyncs uses the pool, which is closed, until a backing has failed whose syncs do.
+// before runs when it is open and nothing has failed.
+func (f *diskPool) failSyncs(name string, before func()) {
+	f.t.Helper()
+	open := f.opt.OpenStore
+	var bad *faultstore.Store
+	f.opt.OpenStore = func(ctx context.Context, spec tiering.BackingSpec, create, readOnly bool) (backing.Store, error) {
+		st, err := tiering.OpenBacking(ctx, spec, create, readOnly)
+		if err != nil || spec.Path != f.path(name) {
+			return st, err
+		}
+		bad = faultstore.New(st, 1)
+		return bad, nil
+	}
+	p := f.open()
+	before()
+	bad.Inject(faultstore.Fault{Ops: faultstore.Sync, Err: syscall.EIO})
+	v, err := p.Volume("mail")
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	// Whatever meets the fault: a write, the flush, the cleaner or the stop.
+	for i := range int64(12) {
+		_ = v.WriteAt(ctx, f.want["mail"][i*ext:i*ext+block], i*ext, false)
+	}
+	_ = v.Flush(ctx)
+	_ = p.Close()
+	f.opt.OpenStore = open
+}
+
+// copyInUse returns what puts a backing back to a copy taken while the pool was in use,
+// before overwrites of all of home and a clean stop.
+func (f *diskPool) copyInUse(name string) (putBack func()) {
+	f.t.Helper()
+	p := f.open()
+	f.flush(p)
+	putBack = f.copyFile(name)
+	f.write(p, "home", 0, 16*ext, 0x21)
+	f.flush(p)
+	if err := p.Close(); err != nil {
+		f.t.Fatal(err)
+	}
+	return putBack
 }
 
 // wrong returns the extents that do not read as they should, as "home 3".

@@ -107,7 +107,7 @@ func (p *Pool) forget(ctx context.Context, name string, acceptLoss, dryRun bool,
 		return true
 	}, func(r *extentmap.PoolRecord) {
 		newContinuity(r)
-		forgetLost(r, b.id)
+		forgetLost(r, b.id, 0)
 	})
 	if err != nil {
 		return f, fmt.Errorf("forget backing %s: %w", b.path, err)

@@ -133,9 +133,7 @@ func (b *member) err() error {
 }
 
 // takesExtents reports whether the backing may be given more extents.
-func (b *member) takesExtents() bool {
-	return b.err() == nil && !b.draining.Load()
-}
+func (b *member) takesExtents() bool { return b.err() == nil && !b.draining.Load() }
 
 // isOpen reports whether its free slots may be cleaned.
 func (b *member) isOpen() bool {

@@ -117,9 +117,9 @@ func lostBy(r extentmap.PoolRecord, b extent.BackingID) (volumes []extent.Volume
 	return volumes
 }
 
-// forgetLost removes from r what was lost on a backing.
-func forgetLost(r *extentmap.PoolRecord, b extent.BackingID) {
-	r.LostWrites = slices.DeleteFunc(slices.Clone(r.LostWrites), func(l extentmap.LostWrites) bool { return l.Backing == b })
+// forgetLost removes from r what was lost on a backing, or by a volume; 0 is none.
+func forgetLost(r *extentmap.PoolRecord, b extent.BackingID, v extent.VolumeID) {
+	r.LostWrites = slices.DeleteFunc(slices.Clone(r.LostWrites), func(l extentmap.LostWrites) bool { return l.Backing == b || l.Volume == v })
 }
 
 // failUnsynced makes the flushes fail of volumes with extents on missing backings
@@ -137,7 +137,7 @@ func (p *Pool) failUnsynced() {
 	for _, v := range p.allVolumes() {
 		var failure error
 		if i := slices.IndexFunc(state.Pool.LostWrites, func(l extentmap.LostWrites) bool { return l.Volume == v.id }); i >= 0 {
-			failure = p.lostOn(state.Pool.LostWrites[i].Backing)
+			failure = p.lossOf(state.Pool.LostWrites[i].Backing)
 		} else if len(unsynced) > 0 && v.lost.Load() > 0 {
 			v.table.Range(func(_ extent.Index, e extent.Entry) bool {
 				if e.Mapped() {
@@ -155,8 +155,8 @@ func (p *Pool) failUnsynced() {
 	}
 }
 
-// lostOn is why flushes fail of a volume that lost writes on a backing.
-func (p *Pool) lostOn(id extent.BackingID) error {
+// lossOf is why flushes fail of a volume that lost writes on a backing.
+func (p *Pool) lossOf(id extent.BackingID) error {
 	b := p.members[id].Load()
 	if b == nil || b.err() == nil {
 		return fmt.Errorf("%w: a move to or from backing %d lost writes; look at the volume, then let pool repair --clear-failed %d forget it", ErrBackingFailed, id, id)

@@ -472,7 +472,7 @@ func (r *repairer) clearFailed(ctx context.Context) error {
 	err := r.commit(ctx, &extentmap.Changes{Members: changed, Pool: func(p *extentmap.PoolRecord) {
 		p.CleanStop, p.Continuity = false, continuity
 		for _, m := range changed {
-			forgetLost(p, m.ID)
+			forgetLost(p, m.ID, 0)
 		}
 	}})
 	if err != nil {

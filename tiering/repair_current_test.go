@@ -84,14 +84,7 @@ func TestRepairOutdates(t *testing.T) {
 func TestRepairOldBacking(t *testing.T) {
 	f := newDiskPool(t, true)
 	// A copy of a running pool. Overwrites change no stamp.
-	p := f.open()
-	f.flush(p)
-	old := f.copyFile("a.img")
-	f.write(p, "home", 0, 16*ext, 0x21)
-	f.flush(p)
-	if err := p.Close(); err != nil {
-		t.Fatal(err)
-	}
+	old := f.copyInUse("a.img")
 	old()
 	f.zero("a.img", frontSuperblockAt, block)
 	f.zero("a.img", endSuperblockAt, block)
@@ -112,7 +105,7 @@ func TestRepairOldBacking(t *testing.T) {
 	if f.state().Pool.Continuity == before {
 		t.Error("continuity id is the same")
 	}
-	p = f.open()
+	p := f.open()
 	p.Kill()
 
 	// The one that was there at the last clean stop needs no word.
@@ -213,16 +206,6 @@ func (s readFaultStore) ReadAt(ctx context.Context, p []byte, off int64) error {
 // outlives a repair that raises the incarnation.
 func TestRepairHearsFailure(t *testing.T) {
 	f := newDiskPool(t, true)
-	plain := f.opt
-	var bad *faultstore.Store
-	f.opt.OpenStore = func(ctx context.Context, spec tiering.BackingSpec, create, readOnly bool) (backing.Store, error) {
-		st, err := tiering.OpenBacking(ctx, spec, create, readOnly)
-		if err == nil && spec.Path == f.path("a.img") {
-			bad = faultstore.New(st, 1)
-			st = bad
-		}
-		return st, err
-	}
 	var lost atomic.Bool // the metadata
 	f.opt.Fault = func(extentmap.FaultPoint, uint64) error {
 		if lost.Load() {
@@ -230,19 +213,8 @@ func TestRepairHearsFailure(t *testing.T) {
 		}
 		return nil
 	}
-	p := f.open()
-	lost.Store(true)
-	bad.Inject(faultstore.Fault{Ops: faultstore.Sync, Err: syscall.EIO})
-	v, err := p.Volume("mail")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for i := range int64(12) {
-		_ = v.WriteAt(ctx, f.want["mail"][i*ext:i*ext+block], i*ext, false)
-	}
-	_ = v.Flush(ctx)
-	_ = p.Close()
-	f.opt = plain
+	f.failSyncs("a.img", func() { lost.Store(true) })
+	f.opt.Fault = nil
 
 	if got := f.state().Members[0].State; got != extentmap.MemberOK {
 		t.Fatalf("the metadata have the backing as %v", got)

@@ -11,7 +11,6 @@ import (
 	"testing"
 
 	"tierd/pkg/backing"
-	"tierd/pkg/backing/faultstore"
 	"tierd/tiering"
 	"tierd/tiering/extent"
 	"tierd/tiering/extentmap"
@@ -239,29 +238,7 @@ func TestRepairAfterKill(t *testing.T) {
 // TestClearFailed lets a failed backing serve again.
 func TestClearFailed(t *testing.T) {
 	f := newDiskPool(t, true)
-	plain := f.opt
-	var bad *faultstore.Store
-	f.opt.OpenStore = func(ctx context.Context, spec tiering.BackingSpec, create, readOnly bool) (backing.Store, error) {
-		st, err := tiering.OpenBacking(ctx, spec, create, readOnly)
-		if err != nil || spec.Path != f.path("a.img") {
-			return st, err
-		}
-		bad = faultstore.New(st, 1)
-		return bad, nil
-	}
-	p := f.open()
-	bad.Inject(faultstore.Fault{Ops: faultstore.Sync, Err: syscall.EIO})
-	v, err := p.Volume("mail")
-	if err != nil {
-		t.Fatal(err)
-	}
-	// Whatever meets the fault: a write, the flush, the cleaner or the stop.
-	for i := range int64(12) {
-		_ = v.WriteAt(ctx, f.want["mail"][i*ext:i*ext+block], i*ext, false)
-	}
-	_ = v.Flush(ctx)
-	_ = p.Close()
-	f.opt = plain
+	f.failSyncs("a.img", func() {})
 
 	r := f.check()
 	if got := kinds(r.Findings, tiering.Damage); !slices.Equal(got, []tiering.FindingKind{tiering.FoundFailed}) {
@@ -272,7 +249,7 @@ func TestClearFailed(t *testing.T) {
 			t.Errorf("Repair: %+v", r)
 		}
 	})
-	_, err = tiering.Repair(ctx, f.opt, tiering.RepairOptions{ClearFailed: []string{"/no/such"}})
+	_, err := tiering.Repair(ctx, f.opt, tiering.RepairOptions{ClearFailed: []string{"/no/such"}})
 	wantErr(t, "clear an unknown backing", err, tiering.ErrNotFound)
 
 	before := f.state().Pool
@@ -289,7 +266,7 @@ func TestClearFailed(t *testing.T) {
 			t.Errorf("the second Repair: %+v", r)
 		}
 	})
-	p = f.open()
+	p := f.open()
 	if got := f.wrong(p); len(got) > 0 {
 		t.Errorf("extents %q are wrong", got)
 	}

@@ -14,14 +14,7 @@ import (
 // in the place of the one that a clean stop was stamped on.
 func TestCopyFromBeforeTheStop(t *testing.T) {
 	f := newDiskPool(t, true)
-	p := f.open()
-	f.flush(p)
-	old := f.copyFile("a.img")
-	f.write(p, "home", 0, 16*ext, 0x21)
-	f.flush(p)
-	if err := p.Close(); err != nil {
-		t.Fatal(err)
-	}
+	old := f.copyInUse("a.img")
 	right := f.copyFile("a.img")
 	old()
 	f.unchanged("a start with the copy", func() {
@@ -53,7 +46,7 @@ func TestCopyFromBeforeTheStop(t *testing.T) {
 	if r := f.repair(tiering.RepairOptions{}); r.Damaged() {
 		t.Errorf("Repair with the right one = %+v", r)
 	}
-	p = f.open()
+	p := f.open()
 	if w := f.wrong(p); len(w) > 0 {
 		t.Errorf("with the right one %q are wrong", w)
 	}

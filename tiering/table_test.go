@@ -22,6 +22,23 @@ func (e *env) slotTable(path string) faultstore.Fault {
 	return faultstore.Fault{Ops: faultstore.Write, From: sb.Layout.SlotTableOffset, To: sb.Layout.DataOffset}
 }
 
+// flushBehind starts flushes of a new extent of each of n volumes: the first is held in
+// its write of the table, the others wait for it.
+func (e *env) flushBehind(n int, first *faultstore.Injection) <-chan error {
+	e.t.Helper()
+	done := make(chan error, n)
+	for i := range n {
+		v := fmt.Sprintf("v%d", i)
+		e.write(v, 0, block, byte(i+1))
+		go func() { done <- e.volume(v).Flush(ctx) }()
+		if i == 0 {
+			eventually(e.t, "the first write", func() bool { return first.Hits() == 1 })
+		}
+	}
+	eventually(e.t, "the others wait", func() bool { return tiering.QueuedEntries(e.Pool, path(0, 0)) == n-1 })
+	return done
+}
+
 // TestRoundsShareTableWrites: however many rounds wait while entries are written,
 // one write takes theirs together.
 func TestRoundsShareTableWrites(t *testing.T) {
@@ -32,16 +49,7 @@ func TestRoundsShareTableWrites(t *testing.T) {
 	fault := e.slotTable(path(0, 0))
 	fault.Wait = gate
 	writes := e.stores[path(0, 0)].Inject(fault)
-	done := make(chan error, volumes)
-	for i := range volumes {
-		v := fmt.Sprintf("v%d", i)
-		e.write(v, 0, block, byte(i+1))
-		go func() { done <- e.volume(v).Flush(ctx) }()
-		if i == 0 {
-			eventually(t, "the first write", func() bool { return writes.Hits() == 1 })
-		}
-	}
-	eventually(t, "the others wait", func() bool { return tiering.QueuedEntries(e.Pool, path(0, 0)) == volumes-1 })
+	done := e.flushBehind(volumes, writes)
 	close(gate)
 	for range volumes {
 		if err := <-done; err != nil {
@@ -74,16 +82,7 @@ func TestTableWriteFailsAllWhoShareIt(t *testing.T) {
 	fault.Wait, fault.Times = gate, 1
 	first := e.stores[path(0, 0)].Inject(fault)
 	fault.Wait, fault.Times, fault.Err = nil, 0, syscall.EIO
-	done := make(chan error, volumes)
-	for i := range volumes {
-		v := fmt.Sprintf("v%d", i)
-		e.write(v, 0, block, byte(i+1))
-		go func() { done <- e.volume(v).Flush(ctx) }()
-		if i == 0 {
-			eventually(t, "the first write", func() bool { return first.Hits() == 1 })
-		}
-	}
-	eventually(t, "the others wait", func() bool { return tiering.QueuedEntries(e.Pool, path(0, 0)) == volumes-1 })
+	done := e.flushBehind(volumes, first)
 	e.stores[path(0, 0)].Inject(fault)
 	close(gate)
 	failed := 0

@@ -342,7 +342,7 @@ func (p *Pool) reclaim(v *Volume) {
 	p.adminMu.Lock()
 	defer p.adminMu.Unlock()
 	err := p.commitVolumes(&extentmap.Changes{DropVolumes: []extent.VolumeID{v.id}, Pool: func(r *extentmap.PoolRecord) {
-		r.LostWrites = slices.DeleteFunc(slices.Clone(r.LostWrites), func(l extentmap.LostWrites) bool { return l.Volume == v.id })
+		forgetLost(r, 0, v.id)
 	}})
 	if err != nil {
 		p.log.Error("deleted volume is not forgotten before the next start", "volume", v.Name(), "error", err)

@@ -54,14 +54,14 @@ func TestEveryOpFails(t *testing.T) {
 	}
 }
 
-// outcomes runs n syncs and returns x for each that failed and . for the others.
+// outcomes runs n syncs and returns E for each that failed and o for the others.
 func outcomes(s *faultstore.Store, n int) string {
 	var b []byte
 	for range n {
 		if s.Sync(ctx) != nil {
-			b = append(b, 'x')
+			b = append(b, 'E')
 		} else {
-			b = append(b, '.')
+			b = append(b, 'o')
 		}
 	}
 	return string(b)
@@ -73,10 +73,10 @@ func TestWhen(t *testing.T) {
 		fault faultstore.Fault
 		want  string
 	}{
-		{"always", faultstore.Fault{}, "xxxxx"},
-		{"from the third", faultstore.Fault{Nth: 3}, "..xxx"},
-		{"twice", faultstore.Fault{Times: 2}, "xx..."},
-		{"the second alone", faultstore.Fault{Nth: 2, Times: 1}, ".x..."},
+		{"always", faultstore.Fault{}, "EEEEE"},
+		{"from the third", faultstore.Fault{Nth: 3}, "ooEEE"},
+		{"twice", faultstore.Fault{Times: 2}, "EEooo"},
+		{"the second alone", faultstore.Fault{Nth: 2, Times: 1}, "oEooo"},
 	} {
 		tt.fault.Ops, tt.fault.Err = faultstore.Sync, syscall.EIO
 		s := newStore()
@@ -85,8 +85,8 @@ func TestWhen(t *testing.T) {
 			t.Errorf("%s: %s, want %s", tt.name, got, tt.want)
 		}
 		i.Disable()
-		if got := outcomes(s, 2); got != ".." {
-			t.Errorf("%s, disabled: %s, want ..", tt.name, got)
+		if got := outcomes(s, 2); got != "oo" {
+			t.Errorf("%s, disabled: %s, want oo", tt.name, got)
 		}
 	}
 
@@ -96,7 +96,7 @@ func TestWhen(t *testing.T) {
 		return outcomes(s, 200)
 	}
 	a := some()
-	if n := bytes.Count([]byte(a), []byte("x")); n < 30 || n > 90 {
+	if n := bytes.Count([]byte(a), []byte("E")); n < 30 || n > 90 {
 		t.Errorf("probability 0.3 struck %d of 200 times", n)
 	}
 	if b := some(); a != b {
@@ -112,7 +112,7 @@ func TestEnable(t *testing.T) {
 	got += outcomes(s, 1)
 	i.Enable()
 	got += outcomes(s, 1)
-	if want := "x.x"; got != want {
+	if want := "EoE"; got != want {
 		t.Errorf("outcomes = %s, want %s", got, want)
 	}
 }
