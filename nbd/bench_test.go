@@ -35,6 +35,8 @@ func (d *fileDevice) TryRead(p []byte, off int64) bool {
 	return err == nil && n == len(p)
 }
 
+func (d *fileDevice) Span(_, n int64) Span { return Span{Len: n, Tier: 1} }
+
 func (d *fileDevice) ReadAt(_ context.Context, p []byte, off int64) error {
 	_, err := unix.Pread(d.fd, p, off)
 	return err
@@ -94,6 +96,21 @@ func BenchmarkInlineRead4K(b *testing.B) {
 			var h [wire.RequestSize]byte
 			b.SetBytes(4096)
 			pump(b, r.nc, depth, wire.SimpleReplySize+4096, func(buf []byte, i int) []byte {
+				wire.PutRequest(h[:], 0, wire.CmdRead, uint64(i), uint64(i*7919%4096*4096), 4096)
+				return append(buf, h[:]...)
+			})
+		})
+	}
+}
+
+// BenchmarkStructuredRead4K is BenchmarkInlineRead4K with structured replies.
+func BenchmarkStructuredRead4K(b *testing.B) {
+	for _, depth := range []int{1, 32} {
+		b.Run("depth="+strconv.Itoa(depth), func(b *testing.B) {
+			r, _ := openStructured(b, benchFile(b), "a")
+			var h [wire.RequestSize]byte
+			b.SetBytes(4096)
+			pump(b, r.nc, depth, wire.DataChunkSize+4096, func(buf []byte, i int) []byte {
 				wire.PutRequest(h[:], 0, wire.CmdRead, uint64(i), uint64(i*7919%4096*4096), 4096)
 				return append(buf, h[:]...)
 			})

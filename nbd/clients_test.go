@@ -39,7 +39,7 @@ func TestNbdinfo(t *testing.T) {
 	out := run(t, nbdinfo, "--json", "nbd+unix:///a?socket="+path)
 	for _, want := range []string{`"protocol": "newstyle-fixed"`, `"export-size": 1048576`, `"description": "first"`,
 		`"can_multi_conn": true`, `"can_flush": true`, `"can_fua": true`, `"can_trim": true`, `"can_zero": true`,
-		`"can_fast_zero": false`, `"can_cache": false`, `"is_read_only": false`, `"block_size_preferred": 8192`} {
+		`"can_fast_zero": true`, `"can_cache": true`, `"can_df": true`, `"is_read_only": false`, `"block_size_preferred": 8192`} {
 		if !strings.Contains(out, want) {
 			t.Errorf("nbdinfo does not say %s:\n%s", want, out)
 		}

@@ -31,7 +31,8 @@ const pollEvery = time.Second
 // one that does not read must not hold up the others' stop.
 const stallTime = 5 * time.Second
 
-// cutTime is how long Devices have to let go of connections that are cut.
+// cutTime is how long Devices have to let go of connections that are cut, and clients
+// to take their last replies.
 const cutTime = time.Second
 
 // A conn is one client. Its fields have three kinds of owner: whoever leads,
@@ -50,6 +51,9 @@ type conn struct {
 	info   ExportInfo
 	size   uint64
 	obs    ConnObserver
+
+	structured bool          // replies with a payload are structured ones
+	contexts   []metaContext // of BLOCK_STATUS
 
 	// Of the leader, see leader.go.
 	in, out *buffer            // nil while there is nothing in them
@@ -173,7 +177,15 @@ func (c *conn) abort() {
 	_ = c.nc.SetDeadline(time.Unix(1, 0))
 }
 
-// kill is abort for a server that can wait no longer.
+// cut is stop for a server that can wait no longer: changes that have not had their
+// turn are dropped, and the client is told, if it takes that soon.
+func (c *conn) cut() {
+	c.stop()
+	_ = c.nc.SetWriteDeadline(time.Now().Add(cutTime))
+	c.cancel()
+}
+
+// kill is abort for a server that has waited for long enough.
 func (c *conn) kill() {
 	c.stopping.Store(true)
 	c.cancel()
@@ -186,7 +198,7 @@ func (c *conn) end(cause error) {
 	case errors.Is(cause, errDisconnect):
 		c.finished.Store(true)
 		_ = c.flush()
-	case errors.Is(cause, errStopping):
+	case errors.Is(cause, errStopping), errors.Is(cause, context.Canceled): // the latter of cut
 		_ = c.flush()
 	default:
 		_ = c.flush()

@@ -22,8 +22,18 @@ type Device interface {
 	// changes in the order in which it parsed them, then runs them anywhere.
 	BeginWrite(off, n int64) Mutation
 	BeginTrim(off, n int64) Mutation
-	// BeginWriteZeroes: noHole asks that the range keeps its space.
-	BeginWriteZeroes(off, n int64, noHole bool) Mutation
+	// BeginWriteZeroes: noHole asks that the range keeps its space. With fast, Run
+	// returns ErrNotSupported, with nothing changed, if zeroing the range would take
+	// as long as writing it.
+	BeginWriteZeroes(off, n int64, noHole, fast bool) Mutation
+
+	// Span returns the longest run from off on that is in one state, up to off+n.
+	// It must not block.
+	Span(off, n int64) Span
+
+	// Promote tells that the range will be needed soon. It returns without waiting
+	// for what it brings about.
+	Promote(ctx context.Context, off, n int64) error
 
 	// Flush returns once every change answered before it was called, on any
 	// connection, is durable.
@@ -41,6 +51,13 @@ type Mutation interface {
 	// If ctx ends before its turn, the change is not made and ctx's error is
 	// returned.
 	Run(ctx context.Context, p []byte, fua bool) error
+}
+
+// A Span is a run of bytes in one state.
+type Span struct {
+	Len  int64 // bytes, at least one
+	Hole bool  // nothing is stored: reads as zeroes, and a write needs space
+	Tier int   // where it is, 1 for the fastest tier; 0 for a hole
 }
 
 // Exports are the devices a Server can serve, by name.

@@ -9,24 +9,37 @@
 // # What is served
 //
 // The fixed newstyle handshake with NO_ZEROES, and the options EXPORT_NAME,
-// ABORT, LIST, INFO and GO. Any other option is answered ERR_UNSUP, with the
-// connection in sync. The Exports are asked anew in each handshake, so a client
-// sees a size that changed since the last connection; a Device is opened when a
-// client chooses it and at no other time.
+// ABORT, LIST, INFO, GO, STRUCTURED_REPLY, LIST_META_CONTEXT and SET_META_CONTEXT.
+// Any other option is answered ERR_UNSUP, with the connection in sync. The Exports
+// are asked anew in each handshake, so a client sees a size that changed since the
+// last connection; a Device is opened when a client chooses it and at no other time.
 //
-// The commands READ, WRITE, DISC, FLUSH, TRIM and WRITE_ZEROES, with FUA on all,
-// and NO_HOLE on WRITE_ZEROES; replies are simple ones, in any order. Requests
-// may have any offset and any length up to 32 MiB (TRIM and WRITE_ZEROES: to
-// 4 GiB); the advertised minimum block is one byte. The flags are SEND_FLUSH,
-// SEND_FUA, SEND_TRIM, SEND_WRITE_ZEROES and CAN_MULTI_CONN, or READ_ONLY in
-// place of the two changes. CAN_MULTI_CONN is a promise that the Device keeps: a
-// FLUSH covers what was answered on any connection.
+// The commands READ, WRITE, DISC, FLUSH, TRIM, CACHE, WRITE_ZEROES and BLOCK_STATUS,
+// with FUA on all, DF on READ, NO_HOLE and FAST_ZERO on WRITE_ZEROES, REQ_ONE on
+// BLOCK_STATUS; replies come in any order. Requests may have any offset and any
+// length up to 32 MiB (those without a payload: to 4 GiB); the advertised minimum
+// block is one byte. The flags are SEND_FLUSH, SEND_FUA, SEND_CACHE, SEND_TRIM,
+// SEND_WRITE_ZEROES, SEND_FAST_ZERO and CAN_MULTI_CONN, or READ_ONLY in place of the
+// changes; SEND_DF after STRUCTURED_REPLY. CAN_MULTI_CONN is a promise that the
+// Device keeps: a FLUSH covers what was answered on any connection.
+//
+// After STRUCTURED_REPLY, READ and BLOCK_STATUS are answered in chunks, errors with
+// their place; all else has no payload and stays with simple replies. What Device.Span
+// tells as a hole is sent as one: at most 64 chunks a READ, the last then being data.
+// BLOCK_STATUS tells of at most 4096 extents in each of the contexts
+//
+//	base:allocation  holes, which read as zeroes
+//	tierd:tier       where data is: 1 the fastest tier, 2 the next; 0 for a hole
 //
 //	refused with      what
-//	EINVAL            unknown command or flag, FAST_ZERO, length 0, READ or WRITE over
-//	                  the limit, FLUSH of a range, READ or TRIM past the end
+//	EINVAL            unknown command or flag, length 0, READ or WRITE over the limit,
+//	                  FLUSH of a range, BLOCK_STATUS without a context, and what is
+//	                  past the end, but for
 //	ENOSPC            WRITE or WRITE_ZEROES past the end
+//	EOVERFLOW         READ with DF over the limit
+//	ENOTSUP           FAST_ZERO that would not be fast
 //	EPERM             a change of a read-only export
+//	ESHUTDOWN         what had not had its turn when the server could wait no longer
 //	closing           wrong magic, unknown client flags, a WRITE of over 64 MiB, and
 //	                  handshakes over 30 s, 4 MiB or 20,000 options
 //
@@ -84,7 +97,9 @@
 // DISC: what is in flight is run and answered. Hang-up or a broken socket: changes
 // that have not had their turn are dropped, the others are run, nothing is
 // answered. Shutdown, and a panic: no more is read; what was read whole is run and
-// answered. In each case the Device is closed when the last of its requests is done.
+// answered. A client that connects again sends the rest once more, and no file system
+// gets an error for a restart, as it would if the rest were answered ESHUTDOWN. When
+// Shutdown can wait no longer, what has not had its turn is answered so. In each case the Device is closed when the last of its requests is done.
 //
 // # Locks
 //

@@ -18,6 +18,8 @@ var (
 	ErrReadOnly = errors.New("read-only")
 	// ErrNoSpace is returned when a change needs space that is not there.
 	ErrNoSpace = errors.New("no space left")
+	// ErrNotSupported is returned by a zeroing that was to be fast and would not be.
+	ErrNotSupported = errors.New("not supported")
 	// ErrShutdown is returned when the service is going away.
 	ErrShutdown = errors.New("shutting down")
 )
@@ -35,6 +37,8 @@ func errnoOf(err error) wire.Errno {
 		return wire.ESHUTDOWN
 	case errors.Is(err, ErrNoSpace):
 		return wire.ENOSPC
+	case errors.Is(err, ErrNotSupported):
+		return wire.ENOTSUP
 	case errors.Is(err, ErrReadOnly), errors.Is(err, ErrForbidden):
 		return wire.EPERM
 	}

@@ -31,6 +31,13 @@ type handshake struct {
 	options int
 	bytes   int64
 	reply   []byte // of the option at hand, written at its end
+	negotiated
+}
+
+// negotiated is what options have set, for the export to be chosen.
+type negotiated struct {
+	structured bool
+	selected   selection
 }
 
 // negotiate takes a new connection to an export or to its end; reason is one
@@ -135,6 +142,10 @@ func (hs *handshake) option() (done bool, err error) {
 		hs.list(data)
 	case h.ID == wire.OptInfo, h.ID == wire.OptGo:
 		dev = hs.infoOrGo(h.ID, data)
+	case h.ID == wire.OptStructuredReply:
+		hs.structuredReply(data)
+	case h.ID == wire.OptListMetaContext, h.ID == wire.OptSetMetaContext:
+		hs.metaContexts(h.ID, data)
 	default:
 		hs.respond(h.ID, wire.RepErrUnsup, nil)
 	}
@@ -175,8 +186,9 @@ func (hs *handshake) respond(opt wire.Option, rep wire.Reply, data []byte) {
 
 // An opened is an export that a client has chosen.
 type opened struct {
-	dev  Device
-	info ExportInfo
+	asked string // the name that the client gave
+	dev   Device
+	info  ExportInfo
 }
 
 func (o *opened) close() {
@@ -200,13 +212,17 @@ func (hs *handshake) open(name string) (*opened, error) {
 		_ = dev.Close()
 		return nil, fmt.Errorf("export of size %d", info.Size)
 	}
-	return &opened{dev: dev, info: info}, nil
+	return &opened{asked: name, dev: dev, info: info}, nil
 }
 
 // chosen ends the handshake.
 func (hs *handshake) chosen(o *opened) {
 	c := hs.c
 	c.dev, c.info, c.size = o.dev, o.info, uint64(o.info.Size)
+	c.structured = hs.structured
+	if hs.selected.export == o.asked {
+		c.contexts = hs.selected.contexts
+	}
 	c.serving.Store(true)
 }
 
@@ -232,7 +248,7 @@ func (hs *handshake) exportName(n uint32) (done bool, err error) {
 	}
 	var b [10 + wire.ExportNamePadding]byte
 	var info [wire.InfoExportSize]byte
-	wire.PutExportInfo(info[:], uint64(o.info.Size), transmissionFlags(o.info))
+	wire.PutExportInfo(info[:], uint64(o.info.Size), hs.flags(o.info))
 	answer := b[:]
 	if hs.client&wire.ClientNoZeroes != 0 {
 		answer = b[:10]
@@ -244,6 +260,15 @@ func (hs *handshake) exportName(n uint32) (done bool, err error) {
 	}
 	hs.chosen(o)
 	return true, nil
+}
+
+func (hs *handshake) structuredReply(data []byte) {
+	if len(data) > 0 {
+		hs.respond(wire.OptStructuredReply, wire.RepErrInvalid, []byte("STRUCTURED_REPLY takes no data"))
+		return
+	}
+	hs.structured = true
+	hs.respond(wire.OptStructuredReply, wire.RepAck, nil)
 }
 
 func (hs *handshake) list(data []byte) {
@@ -285,7 +310,7 @@ func (hs *handshake) infoOrGo(opt wire.Option, data []byte) *opened {
 	}
 
 	var b [wire.InfoBlockSizeSize]byte
-	wire.PutExportInfo(b[:], uint64(info.Size), transmissionFlags(info))
+	wire.PutExportInfo(b[:], uint64(info.Size), hs.flags(info))
 	hs.respond(opt, wire.RepInfo, b[:wire.InfoExportSize])
 	if wire.AsksFor(asked, wire.InfoName) {
 		hs.respond(opt, wire.RepInfo, append([]byte{0, byte(wire.InfoName)}, info.Name...))
@@ -318,13 +343,16 @@ func (hs *handshake) refuse(opt wire.Option, name string, err error) {
 	}
 }
 
-// transmissionFlags returns what an export can do.
-func transmissionFlags(info ExportInfo) uint16 {
-	flags := wire.FlagHasFlags | wire.FlagSendFlush | wire.FlagSendFUA | wire.FlagCanMultiConn
+// flags returns what an export can do for this client.
+func (hs *handshake) flags(info ExportInfo) uint16 {
+	flags := wire.FlagHasFlags | wire.FlagSendFlush | wire.FlagSendFUA | wire.FlagCanMultiConn | wire.FlagSendCache
+	if hs.structured {
+		flags |= wire.FlagSendDF
+	}
 	if info.ReadOnly {
 		return flags | wire.FlagReadOnly
 	}
-	return flags | wire.FlagSendTrim | wire.FlagSendWriteZeroes
+	return flags | wire.FlagSendTrim | wire.FlagSendWriteZeroes | wire.FlagSendFastZero
 }
 
 // preferredBlock returns the I/O size to advertise: a power of two from 512 to limit.

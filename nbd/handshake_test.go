@@ -24,7 +24,7 @@ func threeExports() *memExports {
 }
 
 const rwFlags = wire.FlagHasFlags | wire.FlagSendFlush | wire.FlagSendFUA | wire.FlagSendTrim |
-	wire.FlagSendWriteZeroes | wire.FlagCanMultiConn
+	wire.FlagSendWriteZeroes | wire.FlagCanMultiConn | wire.FlagSendCache | wire.FlagSendFastZero
 
 // TestOptions is the conformance table of the handshake. After each row the
 // connection must still be in sync: an INFO is answered.
@@ -65,9 +65,9 @@ func TestOptions(t *testing.T) {
 		{"LIST with data", wire.OptList, []byte("x"), wire.RepErrInvalid},
 		{"PEEK_EXPORT", wire.OptPeekExport, []byte("abc"), wire.RepErrUnsup},
 		{"STARTTLS", wire.OptStartTLS, nil, wire.RepErrUnsup},
-		{"STRUCTURED_REPLY", wire.OptStructuredReply, nil, wire.RepErrUnsup},
-		{"LIST_META_CONTEXT", wire.OptListMetaContext, make([]byte, 100), wire.RepErrUnsup},
-		{"SET_META_CONTEXT", wire.OptSetMetaContext, make([]byte, 100), wire.RepErrUnsup},
+		{"STRUCTURED_REPLY", wire.OptStructuredReply, nil, wire.RepAck},
+		{"LIST_META_CONTEXT", wire.OptListMetaContext, make([]byte, 100), wire.RepErrInvalid},
+		{"SET_META_CONTEXT", wire.OptSetMetaContext, make([]byte, 100), wire.RepErrInvalid},
 		{"EXTENDED_HEADERS", wire.OptExtendedHeaders, nil, wire.RepErrUnsup},
 		{"unknown", 0xdeadbeef, fill(make([]byte, 70000), 1), wire.RepErrUnsup},
 		{"unknown 0", 0, nil, wire.RepErrUnsup},
@@ -138,7 +138,7 @@ func TestGoWithoutInfoRequestsTellsTheExport(t *testing.T) {
 	}
 	got := wire.ParseExportInfo(list[0].data)
 	want := wire.ExportInfo{Size: 4096, TransmissionFlags: wire.FlagHasFlags | wire.FlagReadOnly | wire.FlagSendFlush |
-		wire.FlagSendFUA | wire.FlagCanMultiConn}
+		wire.FlagSendFUA | wire.FlagCanMultiConn | wire.FlagSendCache}
 	if got != want {
 		t.Errorf("got %+v, want %+v", got, want)
 	}

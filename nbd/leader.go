@@ -101,9 +101,12 @@ func (c *conn) serve(h wire.Request) error {
 		return c.serveRead(h)
 	case wire.CmdWrite:
 		return c.serveWrite(h)
-	case wire.CmdFlush:
+	case wire.CmdFlush, wire.CmdCache:
 		c.in.pos += wire.RequestSize
 		return c.dispatch(h, 0)
+	case wire.CmdBlockStatus:
+		c.in.pos += wire.RequestSize
+		return c.serveStatus(h)
 	}
 	c.in.pos += wire.RequestSize
 	if h.Length > inlineRange || h.CommandFlags&wire.CmdFlagFUA != 0 || c.isSlow() {
@@ -123,7 +126,7 @@ func (c *conn) refuse(h wire.Request, errno wire.Errno) error {
 		}
 	}
 	c.tell(&h, errno)
-	return c.answer(h.Handle, errno)
+	return c.answer(&h, errno)
 }
 
 // tell is account for the leader.
@@ -146,6 +149,9 @@ func (c *conn) serveRead(h wire.Request) error {
 	n := int(h.Length)
 	if n > inlineRead {
 		return c.dispatch(h, n)
+	}
+	if c.structured {
+		return c.serveChunks(h)
 	}
 	b, err := c.room(wire.SimpleReplySize + n)
 	if err != nil {
@@ -198,9 +204,9 @@ func (c *conn) isSlow() bool {
 
 // failed answers a request at which the Device panicked, and ends the connection.
 func (c *conn) failed(h *wire.Request, err error) error {
-	errno := errnoOf(err)
+	errno := outcome(h, err)
 	c.tell(h, errno)
-	if err := c.answer(h.Handle, errno); err != nil {
+	if err := c.answer(h, errno); err != nil {
 		return err
 	}
 	return errStopping
@@ -218,9 +224,9 @@ func (c *conn) runInline(h wire.Request, data []byte) error {
 	seq := c.enter(false)
 	err = c.runMutation(m, data, false)
 	if c.leave(seq) {
-		errno := errnoOf(err)
+		errno := outcome(&h, err)
 		c.tell(&h, errno)
-		return c.answer(h.Handle, errno)
+		return c.answer(&h, errno)
 	}
 
 	unref(in)
@@ -253,7 +259,7 @@ func (c *conn) dispatch(h wire.Request, n int) error {
 		}
 		r.start = c.now
 	}
-	if h.Type != wire.CmdRead && h.Type != wire.CmdFlush {
+	if changes(h.Type) {
 		if r.m, err = c.begin(&h); err != nil {
 			r.finish(err)
 			c.push(r)

@@ -254,6 +254,45 @@ func TestShutdownCutsClientsAtLast(t *testing.T) {
 	}
 }
 
+// TestShutdownAnswersESHUTDOWN: when the server can wait no longer, what has not had
+// its turn is answered so.
+func TestShutdownAnswersESHUTDOWN(t *testing.T) {
+	d := newMemDevice(1 << 20)
+	gate := make(chan struct{})
+	d.runGate = func(int64) <-chan struct{} { return gate }
+	s, path := serveOne(t, d)
+	s.cutTime = patience
+	r := open(t, path, "a")
+	r.send(message(wire.CmdWrite, wire.CmdFlagFUA, 1, 0, 1, 1))
+	r.send(message(wire.CmdWrite, wire.CmdFlagFUA, 2, 1, 1, 1))
+	eventually(t, "both are in flight", func() bool { return d.begun.Load() == 2 })
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	done := make(chan error, 1)
+	go func() { done <- s.Shutdown(ctx) }()
+	eventually(t, "the connection is cut", func() bool {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		for c := range s.conns {
+			return c.ctx.Err() != nil
+		}
+		return false
+	})
+	close(gate)
+	for range 2 { // the device looks whether it is still wanted after the gate
+		if _, errno := r.reply(); errno != wire.ESHUTDOWN {
+			t.Errorf("got %s, want ESHUTDOWN", wire.ErrnoName(errno))
+		}
+	}
+	r.closed()
+	if err := <-done; err != nil {
+		t.Errorf("Shutdown: %v", err)
+	}
+	if got := d.dropped.Load(); got != 2 {
+		t.Errorf("dropped: got %d, want 2", got)
+	}
+}
+
 func TestShutdownIsCutShort(t *testing.T) {
 	d := newMemDevice(1 << 20)
 	gate := make(chan struct{})

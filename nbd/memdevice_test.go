@@ -2,6 +2,7 @@ package nbd
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"sync/atomic"
 )
@@ -25,6 +26,10 @@ type memDevice struct {
 	panicAt   int64 // offset at which everything panics; 0 is never
 	onFlush   func()
 	flushGate <-chan struct{}
+
+	holes, fastZero bool
+	promoteErr      error
+	promoted        atomic.Int64
 
 	begun, run, dropped, flushes, fuas, noHoles, closes atomic.Int64
 }
@@ -95,11 +100,44 @@ func (d *memDevice) beginMutation(kind byte, off, n int64) Mutation {
 
 func (d *memDevice) BeginWrite(off, n int64) Mutation { return d.beginMutation('w', off, n) }
 func (d *memDevice) BeginTrim(off, n int64) Mutation  { return d.beginMutation('t', off, n) }
-func (d *memDevice) BeginWriteZeroes(off, n int64, noHole bool) Mutation {
+func (d *memDevice) BeginWriteZeroes(off, n int64, noHole, fast bool) Mutation {
 	if noHole {
 		d.noHoles.Add(1)
 	}
-	return d.beginMutation('z', off, n)
+	kind := byte('z')
+	if fast && !d.fastZero {
+		kind = '-'
+	}
+	return d.beginMutation(kind, off, n)
+}
+
+// memExtent is the unit of the holes of a memDevice.
+const memExtent = 64 << 10
+
+// Span tells extents of zeroes as holes, if the device has holes, and the others
+// as on tier 1 and 2 in turns.
+func (d *memDevice) Span(off, n int64) Span {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	s := d.stateLocked(off / memExtent)
+	end := (off/memExtent + 1) * memExtent
+	for end < off+n && d.stateLocked(end/memExtent) == s {
+		end += memExtent
+	}
+	s.Len = min(end, off+n) - off
+	return s
+}
+
+func (d *memDevice) stateLocked(i int64) Span {
+	if d.holes && !slices.ContainsFunc(d.data[i*memExtent:min((i+1)*memExtent, int64(len(d.data)))], func(b byte) bool { return b != 0 }) {
+		return Span{Hole: true}
+	}
+	return Span{Tier: 1 + int(i%2)}
+}
+
+func (d *memDevice) Promote(_ context.Context, off, n int64) error {
+	d.promoted.Add(n)
+	return d.promoteErr
 }
 
 func (m *memMutation) Run(ctx context.Context, p []byte, fua bool) (err error) {
@@ -137,6 +175,9 @@ func (m *memMutation) Run(ctx context.Context, p []byte, fua bool) (err error) {
 	}
 	if fua {
 		d.fuas.Add(1)
+	}
+	if m.kind == '-' {
+		return ErrNotSupported
 	}
 	if m.kind == 'w' {
 		copy(d.data[m.off:m.off+m.n], p)

@@ -8,7 +8,8 @@ import (
 	"tierd/nbd/wire"
 )
 
-// maxVectors is how many pieces one system call writes; the kernel's limit is 1024.
+// maxVectors is how many pieces, and those of one more reply, one system call writes;
+// the kernel's limit is 1024.
 const maxVectors = 256
 
 // A sender writes to the socket of a connection. One goroutine at a time uses
@@ -79,11 +80,7 @@ func (c *conn) writeList(list *request) error {
 				vectors = append(vectors, list.out.b[:list.out.end])
 				continue
 			}
-			wire.PutSimpleReply(list.header[:], list.errno, list.head.Handle)
-			vectors = append(vectors, list.header[:])
-			if len(list.data) > 0 {
-				vectors = append(vectors, list.data)
-			}
+			vectors = list.appendReply(vectors)
 		}
 		c.send.vectors = vectors
 		var err error
@@ -229,13 +226,18 @@ func (c *conn) room(n int) ([]byte, error) {
 }
 
 // answer appends a reply without payload to the output.
-func (c *conn) answer(cookie uint64, errno wire.Errno) error {
-	b, err := c.room(wire.SimpleReplySize)
+func (c *conn) answer(h *wire.Request, errno wire.Errno) error {
+	b, err := c.room(wire.ErrorChunkSize)
 	if err != nil {
 		return err
 	}
-	wire.PutSimpleReply(b, errno, cookie)
-	c.out.end += wire.SimpleReplySize
+	if c.inChunks(h.Type) {
+		wire.PutErrorChunk(b, h.Handle, errno, h.Offset)
+		c.out.end += wire.ErrorChunkSize
+	} else {
+		wire.PutSimpleReply(b, errno, h.Handle)
+		c.out.end += wire.SimpleReplySize
+	}
 	if c.out.end >= flushAt {
 		return c.flush()
 	}

@@ -24,8 +24,13 @@ type request struct {
 	counted bool  // in conn.inflight
 	charge  int64 // bytes taken from conn.held and the server's budget
 
-	header [wire.SimpleReplySize]byte
-	out    *buffer // finished replies of the leader, instead of all the above
+	header [wire.ErrorChunkSize]byte // of a reply, or of an error chunk
+	// Of a READ with a structured reply.
+	chunks   []Span
+	headers  [][wire.HoleChunkSize]byte
+	failedAt uint64 // from the start of the range
+
+	out *buffer // finished replies of the leader, instead of all the above
 }
 
 var requestPool = sync.Pool{New: func() any { return new(request) }}
@@ -46,7 +51,7 @@ func (r *request) free() {
 	if r.out != nil {
 		outputPool.Put(r.out)
 	}
-	*r = request{}
+	*r = request{chunks: r.chunks[:0], headers: r.headers[:0]}
 	requestPool.Put(r)
 }
 
@@ -63,11 +68,21 @@ func (r *request) run() {
 
 // finish fills in the outcome and tells it.
 func (r *request) finish(err error) {
-	r.errno = errnoOf(err)
+	r.errno = outcome(&r.head, err)
 	if r.errno != wire.OK || r.head.Type != wire.CmdRead {
 		r.data = nil
 	}
 	r.c.account(r.head, r.start, r.errno)
+}
+
+// outcome is errnoOf, but for what the protocol allows as an answer to a fast zeroing
+// alone.
+func outcome(h *wire.Request, err error) wire.Errno {
+	errno := errnoOf(err)
+	if errno == wire.ENOTSUP && h.CommandFlags&wire.CmdFlagFastZero == 0 {
+		return wire.EIO
+	}
+	return errno
 }
 
 // execute calls the Device. A panic there becomes errPanic.
@@ -75,9 +90,14 @@ func (c *conn) execute(r *request) (err error) {
 	defer c.caught(&err)
 	switch r.head.Type {
 	case wire.CmdRead:
+		if c.structured {
+			return r.readChunks()
+		}
 		return c.dev.ReadAt(c.ctx, r.data, int64(r.head.Offset))
 	case wire.CmdFlush:
 		return c.dev.Flush(c.ctx)
+	case wire.CmdCache:
+		return c.dev.Promote(c.ctx, int64(r.head.Offset), int64(r.head.Length))
 	}
 	return r.m.Run(c.ctx, r.data, r.head.CommandFlags&wire.CmdFlagFUA != 0)
 }
@@ -104,7 +124,7 @@ func (c *conn) begin(h *wire.Request) (m Mutation, err error) {
 	case wire.CmdTrim:
 		return c.dev.BeginTrim(off, n), nil
 	}
-	return c.dev.BeginWriteZeroes(off, n, h.CommandFlags&wire.CmdFlagNoHole != 0), nil
+	return c.dev.BeginWriteZeroes(off, n, h.CommandFlags&wire.CmdFlagNoHole != 0, h.CommandFlags&wire.CmdFlagFastZero != 0), nil
 }
 
 // caught turns a panic into errPanic, and ends the connection after the replies
@@ -124,11 +144,15 @@ func (c *conn) caught(err *error) {
 func (c *conn) check(h *wire.Request) wire.Errno {
 	allowed := wire.CmdFlagFUA // once offered, it must be accepted on every command
 	past := wire.EINVAL
-	change := true
 	switch h.Type {
 	case wire.CmdRead:
-		change = false
+		if c.structured {
+			allowed |= wire.CmdFlagDF
+		}
 		if h.Length > c.srv.cfg.MaxPayload {
+			if h.CommandFlags&allowed&wire.CmdFlagDF != 0 {
+				return wire.EOVERFLOW
+			}
 			return wire.EINVAL
 		}
 	case wire.CmdWrite:
@@ -136,10 +160,15 @@ func (c *conn) check(h *wire.Request) wire.Errno {
 		if h.Length > c.srv.cfg.MaxPayload {
 			return wire.EINVAL
 		}
-	case wire.CmdTrim:
+	case wire.CmdTrim, wire.CmdCache:
 	case wire.CmdWriteZeroes:
 		past = wire.ENOSPC
-		allowed |= wire.CmdFlagNoHole
+		allowed |= wire.CmdFlagNoHole | wire.CmdFlagFastZero
+	case wire.CmdBlockStatus:
+		allowed |= wire.CmdFlagReqOne
+		if len(c.contexts) == 0 {
+			return wire.EINVAL
+		}
 	case wire.CmdFlush:
 		if h.CommandFlags&^allowed != 0 || h.Offset != 0 || h.Length != 0 {
 			return wire.EINVAL
@@ -151,7 +180,7 @@ func (c *conn) check(h *wire.Request) wire.Errno {
 	switch {
 	case h.CommandFlags&^allowed != 0:
 		return wire.EINVAL
-	case change && c.info.ReadOnly:
+	case c.info.ReadOnly && changes(h.Type):
 		return wire.EPERM
 	case h.Offset > c.size || uint64(h.Length) > c.size-h.Offset:
 		return past
@@ -159,4 +188,9 @@ func (c *conn) check(h *wire.Request) wire.Errno {
 		return wire.EINVAL
 	}
 	return wire.OK
+}
+
+// changes tells whether a command changes the Device, if it is one that is served.
+func changes(cmd wire.Cmd) bool {
+	return cmd == wire.CmdWrite || cmd == wire.CmdTrim || cmd == wire.CmdWriteZeroes
 }

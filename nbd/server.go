@@ -278,21 +278,24 @@ func (s *Server) Shutdown(ctx context.Context) error {
 		return nil
 	case <-ctx.Done():
 	}
-	s.mu.Lock()
-	left := len(s.conns)
-	for c := range s.conns {
-		c.kill()
-	}
-	s.mu.Unlock()
+	left := 0
+	for _, end := range []func(*conn){(*conn).cut, (*conn).kill} {
+		s.mu.Lock()
+		left = len(s.conns)
+		for c := range s.conns {
+			end(c)
+		}
+		s.mu.Unlock()
 
-	// Most let go at once; a Device that hangs may hold a goroutine for ever.
-	timer := time.NewTimer(s.cutTime)
-	defer timer.Stop()
-	select {
-	case <-s.idle:
-		s.close()
-		return nil
-	case <-timer.C:
+		// Most let go at once; a Device that hangs may hold a goroutine for ever.
+		timer := time.NewTimer(s.cutTime)
+		select {
+		case <-s.idle:
+			timer.Stop()
+			s.close()
+			return nil
+		case <-timer.C:
+		}
 	}
 	go func() {
 		<-s.idle

@@ -48,11 +48,14 @@ func (v *Volume) extentBytes(i extent.Index) int64 {
 // With noHole nothing is unmapped, and what is unmapped gets its slot now.
 func (m *Mutation) writeZeroes(ctx context.Context) error {
 	v := m.v
-	m.forgetTrims()
 	first, last := v.wholeExtents(m.off, m.n)
 	if !m.ticket.Exclusive() {
 		last = first // it was not whole when it got in line
 	}
+	if m.fast && !m.zeroesFast(first, last) {
+		return ErrNotSupported
+	}
+	m.forgetTrims()
 	if !m.noHole {
 		if err := m.unmap(ctx, first, last); err != nil {
 			return err
@@ -72,6 +75,25 @@ func (m *Mutation) writeZeroes(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// zeroesFast reports whether the range, of which the extents [first, last) are
+// whole, can be zeroed by unmapping and by punching holes in files. A device may
+// write the zeroes; so may whoever has to keep the space.
+func (m *Mutation) zeroesFast(first, last extent.Index) bool {
+	if m.noHole {
+		return false
+	}
+	v := m.v
+	for pc := range v.pool.size.Split(m.off, m.n) {
+		if pc.Index >= first && pc.Index < last {
+			continue
+		}
+		if e := v.table.Load(pc.Index); e.Mapped() && v.pool.member(e.Location()).device {
+			return false
+		}
+	}
+	return true
 }
 
 // forgetTrims makes the joiner forget the extents that this change writes to.

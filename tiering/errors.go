@@ -26,6 +26,8 @@ var (
 	// ErrClosed is returned by calls on a pool or a volume that is closed or
 	// being deleted.
 	ErrClosed = error(&coded{"volume is closed", syscall.ESHUTDOWN})
+	// ErrNotSupported is returned by a zeroing that was to be fast and would not be.
+	ErrNotSupported = error(&coded{"zeroes would have to be written", syscall.ENOTSUP})
 	// ErrOutOfRange is returned for a range past the end of a volume.
 	ErrOutOfRange = error(&coded{"range is outside the volume", syscall.EINVAL})
 

@@ -363,7 +363,7 @@ func (p *Pool) PauseRelocation() {
 	p.monitor.mu.Lock()
 	p.monitor.paused = true
 	p.monitor.mu.Unlock()
-	p.reloc.offer(nil, nil)
+	p.reloc.dropAll()
 	p.reloc.budget.Pause()
 }
 

@@ -17,6 +17,7 @@ type Mutation struct {
 	op     Op
 	off, n int64
 	noHole bool
+	fast   bool
 	err    error // the range is bad: nothing was registered
 	ticket registry.Ticket
 
@@ -64,7 +65,7 @@ func (v *Volume) begin(op Op, kind registry.Kind, off, n int64, noHole bool) *Mu
 	if m == nil {
 		m = new(Mutation)
 	}
-	m.v, m.op, m.off, m.n, m.noHole = v, op, off, n, noHole
+	m.v, m.op, m.off, m.n, m.noHole, m.fast = v, op, off, n, noHole, false
 	m.wrote, m.staged, m.touch = false, false, touch{}
 	m.err = v.check(off, n)
 	if m.err == nil && n > 0 {
@@ -89,13 +90,17 @@ func (v *Volume) BeginTrim(off, n int64) *Mutation {
 	return v.begin(OpTrim, kind, off, n, false)
 }
 
-// BeginWriteZeroes puts the zeroing of [off, off+n) in line.
-func (v *Volume) BeginWriteZeroes(off, n int64, noHole bool) *Mutation {
+// BeginWriteZeroes puts the zeroing of [off, off+n) in line. With noHole the range
+// keeps its space, or gets it. With fast nothing is changed, and Run returns
+// ErrNotSupported, if zeroes would have to be written.
+func (v *Volume) BeginWriteZeroes(off, n int64, noHole, fast bool) *Mutation {
 	kind := registry.Write
 	if first, last := v.wholeExtents(off, n); last > first {
 		kind = registry.Exclusive
 	}
-	return v.begin(OpZero, kind, off, n, noHole)
+	m := v.begin(OpZero, kind, off, n, noHole)
+	m.fast = fast
+	return m
 }
 
 // wholeExtents returns the extents [first, last) that lie wholly in a range. The

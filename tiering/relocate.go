@@ -32,6 +32,8 @@ const (
 	maxSettling = 64
 	// settleWait is how long a move waits until there are fewer.
 	settleWait = 10 * time.Second
+	// maxAsked is how many moves that clients ask for may wait.
+	maxAsked = 4096
 	// roomWait is how long a move waits for the slot that an earlier one frees.
 	roomWait = 15 * time.Second
 )
@@ -111,6 +113,8 @@ type relocator struct {
 
 	mu       sync.Mutex
 	queue    []job
+	asked    []job // by clients, served when the queue is empty
+	askedFor map[extent.Key]bool
 	busy     map[extent.Key]bool
 	wake     signal
 	idle     signal
@@ -135,7 +139,7 @@ type moveCount struct{ extents, bytes int64 }
 func newRelocator(p *Pool, o RelocationOptions) *relocator {
 	return &relocator{
 		pool: p, budget: schedule.NewBudget(p.clock, o.Calendar, o.Limits), workers: o.Workers, verify: o.Verify,
-		busy: make(map[extent.Key]bool), moved: make(map[moveKey]*moveCount), skipped: make(map[string]int64),
+		busy: make(map[extent.Key]bool), askedFor: make(map[extent.Key]bool), moved: make(map[moveKey]*moveCount), skipped: make(map[string]int64),
 	}
 }
 
@@ -158,14 +162,54 @@ func (r *relocator) offer(moves []plan.Move, tiers []*tier) {
 	r.wake.broadcast()
 }
 
+// ask adds a move that a client asks for. It is carried out within what the moves of
+// the plan leave of the budget, or forgotten if too many wait.
+func (r *relocator) ask(j job) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.asked) >= maxAsked || r.askedFor[j.Key] || r.busy[j.Key] {
+		return
+	}
+	r.askedFor[j.Key] = true
+	r.asked = append(r.asked, j)
+	r.wake.broadcast()
+}
+
+// dropAll forgets all moves that have not begun.
+func (r *relocator) dropAll() {
+	r.mu.Lock()
+	r.queue, r.asked = r.queue[:0], r.asked[:0]
+	clear(r.askedFor)
+	r.mu.Unlock()
+	r.idle.broadcast()
+}
+
+// nextLocked takes the move to be carried out next.
+func (r *relocator) nextLocked() (job, bool) {
+	if len(r.queue) > 0 {
+		j := r.queue[0]
+		r.queue = r.queue[1:]
+		return j, true
+	}
+	if len(r.asked) > 0 {
+		j := r.asked[0]
+		r.asked = r.asked[1:]
+		delete(r.askedFor, j.Key)
+		return j, true
+	}
+	return job{}, false
+}
+
 // next returns the next move that is not under way, waiting for one.
 func (r *relocator) next(ctx context.Context) (job, bool) {
 	for {
 		woken := r.wake.wait()
 		r.mu.Lock()
-		for len(r.queue) > 0 {
-			j := r.queue[0]
-			r.queue = r.queue[1:]
+		for {
+			j, ok := r.nextLocked()
+			if !ok {
+				break
+			}
 			if !r.busy[j.Key] {
 				r.busy[j.Key] = true
 				r.current++
@@ -208,7 +252,7 @@ func (r *relocator) work(ctx context.Context) {
 		}
 		var spent schedule.ErrBudgetSpent
 		if errors.As(ev.Err, &spent) {
-			r.offer(nil, nil) // nothing of this plan can be paid for any more
+			r.dropAll() // nothing of this cycle can be paid for any more
 		}
 	}
 }
@@ -278,7 +322,7 @@ func (r *relocator) waitIdle(ctx context.Context) error {
 	for {
 		ch := r.idle.wait()
 		r.mu.Lock()
-		done := len(r.queue) == 0 && r.current == r.private
+		done := len(r.queue) == 0 && len(r.asked) == 0 && r.current == r.private
 		r.mu.Unlock()
 		if done {
 			return nil
@@ -345,4 +389,42 @@ func (p *Pool) MoveExtent(ctx context.Context, volume string, off int64, to int)
 		return false, fmt.Errorf("move extent %d of volume %s: %s: %w", i, volume, ev.Outcome, ev.Err)
 	}
 	return true, v.Flush(ctx)
+}
+
+// Promote asks that the extents of a range be on the fastest tier that the volume's
+// policy allows: a client expects to use them soon. It is a hint: what is mapped is
+// moved in the background, into slots above the headroom and within what the moves
+// of plans leave of the budget, and what finds no place stays where it is.
+func (v *Volume) Promote(_ context.Context, off, n int64) error {
+	if err := v.check(off, n); err != nil {
+		return err
+	}
+	p := v.pool
+	if open, _, _ := p.reloc.budget.Open(); n == 0 || p.opts.ReadOnly || !open || p.reloc.budget.Paused() {
+		return nil
+	}
+	tiers := p.ranks()
+	pol, err := parsePolicy(v.Policy().name, tierNames(tiers))
+	if err != nil || pol.want.Kind == plan.WantLowest {
+		return err
+	}
+	to := tiers[0]
+	if pol.want.Kind == plan.WantTier {
+		to = tiers[pol.want.Tier]
+	}
+	for i := p.size.Index(off); i <= p.size.Index(off+n-1); i++ {
+		e := v.table.Load(i)
+		if !e.Mapped() {
+			continue
+		}
+		from := p.member(e.Location()).tier
+		if from.rank() <= to.rank() {
+			continue
+		}
+		p.reloc.ask(job{plan.Move{
+			Key: extent.Key{Volume: v.id, Index: i}, From: from.rank(), To: to.rank(),
+			Kind: plan.Promotion, Reason: plan.ReasonCache, Bytes: p.size.Bytes(),
+		}, from, to})
+	}
+	return nil
 }

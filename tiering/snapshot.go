@@ -242,7 +242,7 @@ type RelocationInfo struct {
 	MostHeld    int64 // pieces copied while writers waited, in one move at most
 	Moved       []MovedInfo
 	Skipped     map[string]int64
-	Queued      int
+	Queued      int // moves that have not begun, those that clients ask for too
 	InFlight    int
 	Last        plan.Plan
 	LastTime    time.Time
@@ -266,7 +266,7 @@ func (p *Pool) Relocation() RelocationInfo {
 	info.CycleLeft, info.DayLeft = r.budget.Left()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	info.Queued, info.InFlight = len(r.queue), r.current
+	info.Queued, info.InFlight = len(r.queue)+len(r.asked), r.current
 	info.Skipped = make(map[string]int64, len(r.skipped))
 	for k, n := range r.skipped {
 		info.Skipped[k] = n

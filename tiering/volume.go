@@ -254,7 +254,7 @@ func (v *Volume) Trim(ctx context.Context, off, n int64, fua bool) error {
 // WriteZeroes makes a range read as zeroes. Whole extents give back their space
 // unless noHole asks to keep it, or to reserve it.
 func (v *Volume) WriteZeroes(ctx context.Context, off, n int64, noHole, fua bool) error {
-	return v.BeginWriteZeroes(off, n, noHole).Run(ctx, nil, fua)
+	return v.BeginWriteZeroes(off, n, noHole, false).Run(ctx, nil, fua)
 }
 
 // setEntry publishes e as the entry of extent i and keeps the counts by tier. The

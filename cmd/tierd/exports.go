@@ -89,9 +89,12 @@ func (d *device) BeginWrite(off, n int64) nbd.Mutation { return d.Volume.BeginWr
 func (d *device) BeginTrim(off, n int64) nbd.Mutation { return d.Volume.BeginTrim(off, n) }
 
 // BeginWriteZeroes puts the zeroing of a range in line.
-func (d *device) BeginWriteZeroes(off, n int64, noHole bool) nbd.Mutation {
-	return d.Volume.BeginWriteZeroes(off, n, noHole)
+func (d *device) BeginWriteZeroes(off, n int64, noHole, fast bool) nbd.Mutation {
+	return d.Volume.BeginWriteZeroes(off, n, noHole, fast)
 }
+
+// Span tells the state of the bytes from off on.
+func (d *device) Span(off, n int64) nbd.Span { return nbd.Span(d.Volume.Span(off, n)) }
 
 // Close ends the use by this connection.
 func (d *device) Close() error {

@@ -35,6 +35,11 @@ const (
 	RequestSize         = 28
 	SimpleReplySize     = 16
 	StructuredReplySize = 20
+	DataChunkSize       = StructuredReplySize + 8  // before the data of a ChunkOffsetData
+	HoleChunkSize       = StructuredReplySize + 12 // of a ChunkOffsetHole
+	ErrorChunkSize      = StructuredReplySize + 14 // of a ChunkErrorOffset without a text
+	StatusChunkSize     = StructuredReplySize + 4  // before the extents of a ChunkBlockStatus
+	StatusExtentSize    = 8
 	InfoExportSize      = 12
 	InfoBlockSizeSize   = 14
 )

@@ -160,3 +160,41 @@ func ParseStructuredReply(b []byte) StructuredReply {
 	return StructuredReply{ReplyMagic: be.Uint32(b[0:]), Flags: be.Uint16(b[4:]), Type: be.Uint16(b[6:]),
 		Handle: be.Uint64(b[8:]), Length: be.Uint32(b[16:])}
 }
+
+// PutDataChunk writes what comes before n bytes of data that were read at off to
+// b[:DataChunkSize].
+func PutDataChunk(b []byte, flags uint16, cookie, off uint64, n uint32) {
+	PutStructuredReply(b, flags, ChunkOffsetData, cookie, n+8)
+	be.PutUint64(b[StructuredReplySize:], off)
+}
+
+// PutHoleChunk writes the chunk for n bytes at off that read as zeroes to
+// b[:HoleChunkSize].
+func PutHoleChunk(b []byte, flags uint16, cookie, off uint64, n uint32) {
+	PutStructuredReply(b, flags, ChunkOffsetHole, cookie, 12)
+	be.PutUint64(b[StructuredReplySize:], off)
+	be.PutUint32(b[StructuredReplySize+8:], n)
+}
+
+// PutErrorChunk writes the last chunk of a reply, for a request that failed at off,
+// to b[:ErrorChunkSize].
+func PutErrorChunk(b []byte, cookie uint64, errno Errno, off uint64) {
+	PutStructuredReply(b, ReplyFlagDone, ChunkErrorOffset, cookie, 14)
+	be.PutUint32(b[StructuredReplySize:], errno)
+	be.PutUint16(b[StructuredReplySize+4:], 0)
+	be.PutUint64(b[StructuredReplySize+6:], off)
+}
+
+// PutStatusChunk writes what comes before count extents of a context to
+// b[:StatusChunkSize].
+func PutStatusChunk(b []byte, flags uint16, cookie uint64, context uint32, count int) {
+	PutStructuredReply(b, flags, ChunkBlockStatus, cookie, uint32(4+count*StatusExtentSize))
+	be.PutUint32(b[StructuredReplySize:], context)
+}
+
+// PutStatusExtent writes an extent, its length in bytes and its state, to
+// b[:StatusExtentSize].
+func PutStatusExtent(b []byte, n, state uint32) {
+	be.PutUint32(b, n)
+	be.PutUint32(b[4:], state)
+}

@@ -89,5 +89,54 @@ func ParseServer(data []byte) (name, description string, err error) {
 	return string(data[4 : 4+n]), string(data[4+n:]), nil
 }
 
+// AppendMetaContext appends the data of a LIST_META_CONTEXT or SET_META_CONTEXT
+// option to b.
+func AppendMetaContext(b []byte, name string, queries ...string) []byte {
+	b = be.AppendUint32(b, uint32(len(name)))
+	b = append(b, name...)
+	b = be.AppendUint32(b, uint32(len(queries)))
+	for _, q := range queries {
+		b = be.AppendUint32(b, uint32(len(q)))
+		b = append(b, q...)
+	}
+	return b
+}
+
+// ParseMetaContext reads the data of a LIST_META_CONTEXT or SET_META_CONTEXT option.
+// The error is ErrMalformed or ErrNameTooLong.
+func ParseMetaContext(data []byte) (name string, queries []string, err error) {
+	cut := func() (string, bool) {
+		if len(data) < 4 || uint64(be.Uint32(data)) > uint64(len(data)-4) {
+			return "", false
+		}
+		end := 4 + be.Uint32(data)
+		s := string(data[4:end])
+		data = data[end:]
+		return s, true
+	}
+	name, ok := cut()
+	if !ok || len(data) < 4 {
+		return "", nil, ErrMalformed
+	}
+	count := be.Uint32(data)
+	data = data[4:]
+	for ; count > 0; count-- {
+		q, ok := cut()
+		if !ok || !utf8.ValidString(q) || strings.IndexByte(q, 0) >= 0 {
+			return "", nil, ErrMalformed
+		}
+		queries = append(queries, q)
+	}
+	if len(data) > 0 {
+		return "", nil, ErrMalformed
+	}
+	return name, queries, CheckName(name)
+}
+
+// AppendContext appends the data of a REP_META_CONTEXT to b.
+func AppendContext(b []byte, id uint32, name string) []byte {
+	return append(be.AppendUint32(b, id), name...)
+}
+
 // IsError tells whether an answer to an option is an error.
 func IsError(r Reply) bool { return r&RepErrBit != 0 }

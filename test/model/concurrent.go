@@ -168,7 +168,9 @@ func (c *Checker) changeLoop(rnd *rand.Rand) {
 			begin = func() *tiering.Mutation { return c.v.BeginTrim(int64(first)*block, int64(n)*block) }
 		case k < 3:
 			zero = true
-			begin = func() *tiering.Mutation { return c.v.BeginWriteZeroes(int64(first)*block, int64(n)*block, k == 2) }
+			begin = func() *tiering.Mutation {
+				return c.v.BeginWriteZeroes(int64(first)*block, int64(n)*block, k == 2, false)
+			}
 		default:
 			payload = buf[:n*block]
 		}

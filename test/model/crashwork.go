@@ -140,12 +140,12 @@ func (r *CrashRun) change(rnd *rand.Rand) {
 		n = min(crashExtent*(1+rnd.Int64N(2)), v.v.Size()-off)
 		begin = func() *tiering.Mutation { return v.v.BeginTrim(off, n) }
 		if n%crashExtent != 0 { // if the volume grows now, that is a part of an extent, of which a trim promises nothing
-			begin = func() *tiering.Mutation { return v.v.BeginWriteZeroes(off, n, false) }
+			begin = func() *tiering.Mutation { return v.v.BeginWriteZeroes(off, n, false, false) }
 		}
 	case k < 34:
 		c.zero = true
 		noHole := rnd.IntN(4) == 0
-		begin = func() *tiering.Mutation { return v.v.BeginWriteZeroes(off, n, noHole) }
+		begin = func() *tiering.Mutation { return v.v.BeginWriteZeroes(off, n, noHole, false) }
 	default:
 		p = make([]byte, n)
 	}

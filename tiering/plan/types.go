@@ -108,7 +108,8 @@ const (
 	ReasonPolicy  Reason = "policy"  // its volume or pin asks for that tier
 	ReasonRoom    Reason = "room"    // the tier was nearly out of clean slots
 	ReasonBalance Reason = "balance" // its backing was the busiest of the tier
-	// Not of a plan: the pool empties a backing.
+	// Not of a plan: a client asked, or the pool empties a backing.
+	ReasonCache   Reason = "cache"   // a client will need it soon
 	ReasonDrain   Reason = "drain"   // its backing is being drained
 	ReasonSuspect Reason = "suspect" // its backing is not to be trusted
 )
@@ -129,7 +130,7 @@ const (
 // MoveReasons and StayReasons list every reason, for metrics that have to exist
 // at zero.
 var (
-	MoveReasons = []Reason{ReasonHot, ReasonCold, ReasonPolicy, ReasonRoom, ReasonBalance, ReasonDrain, ReasonSuspect}
+	MoveReasons = []Reason{ReasonHot, ReasonCold, ReasonPolicy, ReasonRoom, ReasonBalance, ReasonCache, ReasonDrain, ReasonSuspect}
 	StayReasons = []Reason{ReasonBudget, ReasonHeadroom, ReasonCooling, ReasonNoGain, ReasonPinned,
 		ReasonFull, ReasonUnhealthy, ReasonYoung, ReasonSettled}
 )
