@@ -2,6 +2,7 @@ package nbd
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"io"
 	"net"
@@ -39,7 +40,7 @@ const cutTime = time.Second
 // the mutex, and nobody (atomic, or constant once the transmission began).
 type conn struct {
 	srv    *Server
-	nc     net.Conn
+	nc     net.Conn        // the socket
 	rc     syscall.RawConn // nil if nc has no file descriptor
 	remote string
 	opened time.Time
@@ -52,6 +53,14 @@ type conn struct {
 	size   uint64
 	obs    ConnObserver
 
+	halted chan struct{} // closed when no more requests are begun
+	// Of a client that has told who it is; guarded by Server.mu.
+	identity identity
+	claimed  string // the export, from before it is opened on
+
+	tls        *tls.Conn     // on nc; nil: none
+	below      *tlsSocket    // of tls
+	subject    string        // common name of the client's certificate; "": it has shown none
 	structured bool          // replies with a payload are structured ones
 	contexts   []metaContext // of BLOCK_STATUS
 
@@ -102,7 +111,7 @@ var process = time.Now()
 func clock() int64 { return int64(time.Since(process)) }
 
 func newConn(s *Server, nc net.Conn) *conn {
-	c := &conn{srv: s, nc: nc, opened: time.Now(), wakec: make(chan struct{}, 1)}
+	c := &conn{srv: s, nc: nc, opened: time.Now(), wakec: make(chan struct{}, 1), halted: make(chan struct{})}
 	if a := nc.RemoteAddr(); a != nil {
 		c.remote = a.String()
 	}
@@ -175,6 +184,14 @@ func (c *conn) abort() {
 		c.cancel()
 	}
 	_ = c.nc.SetDeadline(time.Unix(1, 0))
+	c.wake()
+}
+
+// wake has a leader that waits for room look why.
+func (c *conn) wake() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.signalLocked()
 }
 
 // cut is stop for a server that can wait no longer: changes that have not had their
@@ -183,6 +200,7 @@ func (c *conn) cut() {
 	c.stop()
 	_ = c.nc.SetWriteDeadline(time.Now().Add(cutTime))
 	c.cancel()
+	c.wake()
 }
 
 // kill is abort for a server that has waited for long enough.
@@ -194,6 +212,7 @@ func (c *conn) kill() {
 
 // end is the last thing that the leader does.
 func (c *conn) end(cause error) {
+	close(c.halted)
 	switch {
 	case errors.Is(cause, errDisconnect):
 		c.finished.Store(true)
@@ -212,6 +231,9 @@ func (c *conn) end(cause error) {
 	werr := c.werr
 	c.mu.Unlock()
 
+	if c.tls != nil {
+		_ = c.tls.CloseWrite() // tells the client that nothing was cut off
+	}
 	_ = c.nc.Close()
 	c.cancel()
 	c.publish()

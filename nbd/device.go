@@ -77,6 +77,9 @@ type ExportInfo struct {
 	Description string
 	Size        int64
 	ReadOnly    bool
+	// Clients are the names in certificates that may use it; none: everybody may.
+	// Clients on Unix sockets need no certificate: they are let in by file modes.
+	Clients []string
 	// PreferredBlock is the I/O size that works best, in bytes: a power of two
 	// of at least 512.
 	PreferredBlock uint32

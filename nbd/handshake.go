@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -19,6 +20,9 @@ const (
 	maxOptions        = 20000
 	maxText           = 200 // bytes of a client's string that come back in messages
 )
+
+// errTLS is the failure of a TLS handshake.
+var errTLS = errors.New("TLS handshake failed")
 
 // errAborted ends a handshake by the client's ABORT.
 var errAborted = errors.New("client aborts the handshake")
@@ -38,6 +42,7 @@ type handshake struct {
 type negotiated struct {
 	structured bool
 	selected   selection
+	identity   identity
 }
 
 // negotiate takes a new connection to an export or to its end; reason is one
@@ -67,6 +72,8 @@ func (c *conn) reasonOf(err error) string {
 		return ReasonAborted
 	case errors.Is(err, errProtocol):
 		return ReasonProtocol
+	case errors.Is(err, errTLS) && !errors.Is(err, os.ErrDeadlineExceeded) && !c.stopping.Load():
+		return ReasonTLS
 	case errors.Is(err, ErrNoExport):
 		return ReasonNoExport
 	case c.stopping.Load(), errors.Is(err, errStopping):
@@ -80,11 +87,11 @@ func (c *conn) reasonOf(err error) string {
 func (hs *handshake) run() error {
 	var b [wire.GreetingSize]byte
 	wire.PutGreeting(b[:], wire.HandshakeFixedNewstyle|wire.HandshakeNoZeroes)
-	if _, err := hs.c.nc.Write(b[:]); err != nil {
+	if _, err := hs.c.stream().Write(b[:]); err != nil {
 		return err
 	}
 	flags := b[:wire.ClientFlagsSize]
-	if _, err := io.ReadFull(hs.c.nc, flags); err != nil {
+	if _, err := io.ReadFull(hs.c.stream(), flags); err != nil {
 		return err
 	}
 	hs.client = uint32(flags[0])<<24 | uint32(flags[1])<<16 | uint32(flags[2])<<8 | uint32(flags[3])
@@ -102,7 +109,7 @@ func (hs *handshake) run() error {
 // option answers one option, and returns whether an export was chosen.
 func (hs *handshake) option() (done bool, err error) {
 	var b [wire.OptionHeaderSize]byte
-	if _, err := io.ReadFull(hs.c.nc, b[:]); err != nil {
+	if _, err := io.ReadFull(hs.c.stream(), b[:]); err != nil {
 		return false, err
 	}
 	h := wire.ParseOption(b[:])
@@ -116,6 +123,9 @@ func (hs *handshake) option() (done bool, err error) {
 	}
 
 	hs.reply = hs.reply[:0]
+	if h.ID == wire.OptExportName && hs.c.mustTLS() {
+		return false, fmt.Errorf("%w: EXPORT_NAME without TLS", errProtocol)
+	}
 	if h.ID == wire.OptExportName {
 		return hs.exportName(h.Length)
 	}
@@ -125,7 +135,7 @@ func (hs *handshake) option() (done bool, err error) {
 	if h.ID == wire.OptAbort {
 		// The client may be gone already, and its data mean nothing.
 		hs.respond(h.ID, wire.RepAck, nil)
-		_, _ = hs.c.nc.Write(hs.reply)
+		_, _ = hs.c.stream().Write(hs.reply)
 		return false, errAborted
 	}
 	data, tooBig, err := hs.data(h.Length)
@@ -138,10 +148,16 @@ func (hs *handshake) option() (done bool, err error) {
 		hs.respond(h.ID, wire.RepErrShutdown, nil)
 	case tooBig:
 		hs.respond(h.ID, wire.RepErrTooBig, []byte("option too long"))
+	case h.ID == wire.OptStartTLS && hs.c.srv.cfg.TLS != TLSOff:
+		return false, hs.startTLS(data)
+	case hs.c.mustTLS():
+		hs.respond(h.ID, wire.RepErrTLSReqd, []byte("TLS is required"))
 	case h.ID == wire.OptList:
 		hs.list(data)
 	case h.ID == wire.OptInfo, h.ID == wire.OptGo:
 		dev = hs.infoOrGo(h.ID, data)
+	case h.ID == wire.OptClient:
+		hs.clientID(data)
 	case h.ID == wire.OptStructuredReply:
 		hs.structuredReply(data)
 	case h.ID == wire.OptListMetaContext, h.ID == wire.OptSetMetaContext:
@@ -149,7 +165,7 @@ func (hs *handshake) option() (done bool, err error) {
 	default:
 		hs.respond(h.ID, wire.RepErrUnsup, nil)
 	}
-	if _, err := hs.c.nc.Write(hs.reply); err != nil {
+	if _, err := hs.c.stream().Write(hs.reply); err != nil {
 		dev.close()
 		return false, err
 	}
@@ -165,7 +181,7 @@ func (hs *handshake) data(n uint32) (data []byte, tooBig bool, err error) {
 	var piece [512]byte
 	for left := int64(n); left > 0; {
 		p := piece[:min(left, int64(len(piece)))]
-		if _, err := io.ReadFull(hs.c.nc, p); err != nil {
+		if _, err := io.ReadFull(hs.c.stream(), p); err != nil {
 			return nil, false, err
 		}
 		left -= int64(len(p))
@@ -197,11 +213,29 @@ func (o *opened) close() {
 	}
 }
 
-// open looks up and opens an export. Its size is that of the Device.
+// permitted tells whether the client may use an export.
+func (hs *handshake) permitted(info ExportInfo) bool {
+	return len(info.Clients) == 0 || hs.c.local() || hs.c.subject != "" && slices.Contains(info.Clients, hs.c.subject)
+}
+
+// lookUp returns the description of an export that the client may use.
+func (hs *handshake) lookUp(name string) (ExportInfo, error) {
+	info, err := hs.c.srv.cfg.Exports.Info(name)
+	if err == nil && !hs.permitted(info) {
+		return ExportInfo{}, ErrForbidden
+	}
+	return info, err
+}
+
+// open looks up and opens an export, once no earlier connection of the client can do
+// anything to it any more. Its size is that of the Device.
 func (hs *handshake) open(name string) (*opened, error) {
 	exports := hs.c.srv.cfg.Exports
-	info, err := exports.Info(name)
+	info, err := hs.lookUp(name)
 	if err != nil {
+		return nil, err
+	}
+	if err := hs.c.srv.fence(hs.c, hs.identity, info.Name); err != nil {
 		return nil, err
 	}
 	dev, err := exports.Open(info.Name)
@@ -219,6 +253,9 @@ func (hs *handshake) open(name string) (*opened, error) {
 func (hs *handshake) chosen(o *opened) {
 	c := hs.c
 	c.dev, c.info, c.size = o.dev, o.info, uint64(o.info.Size)
+	if c.tls != nil {
+		c.below.serving = true
+	}
 	c.structured = hs.structured
 	if hs.selected.export == o.asked {
 		c.contexts = hs.selected.contexts
@@ -254,7 +291,7 @@ func (hs *handshake) exportName(n uint32) (done bool, err error) {
 		answer = b[:10]
 	}
 	copy(answer, info[2:])
-	if _, err := hs.c.nc.Write(answer); err != nil {
+	if _, err := hs.c.stream().Write(answer); err != nil {
 		o.close()
 		return false, err
 	}
@@ -277,6 +314,9 @@ func (hs *handshake) list(data []byte) {
 		return
 	}
 	for _, info := range hs.c.srv.cfg.Exports.List() {
+		if !hs.permitted(info) {
+			continue
+		}
 		hs.respond(wire.OptList, wire.RepServer, wire.AppendServer(nil, info.Name, clip(info.Description)))
 	}
 	hs.respond(wire.OptList, wire.RepAck, nil)
@@ -302,7 +342,7 @@ func (hs *handshake) infoOrGo(opt wire.Option, data []byte) *opened {
 			info = o.info
 		}
 	} else {
-		info, err = hs.c.srv.cfg.Exports.Info(name)
+		info, err = hs.lookUp(name)
 	}
 	if err != nil {
 		hs.refuse(opt, name, err)
@@ -335,6 +375,10 @@ func (hs *handshake) refuse(opt wire.Option, name string, err error) {
 		hs.respond(opt, wire.RepErrUnknown, []byte("no export named "+quote(name)))
 	case errors.Is(err, ErrForbidden):
 		hs.respond(opt, wire.RepErrPolicy, []byte("export "+quote(name)+" may not be used"))
+	case errors.Is(err, errStale):
+		hs.respond(opt, wire.RepErrPolicy, []byte(err.Error()))
+	case errors.Is(err, errNotFenced):
+		hs.respond(opt, wire.RepErrPlatform, []byte(err.Error()))
 	case errors.Is(err, ErrShutdown):
 		hs.respond(opt, wire.RepErrShutdown, nil)
 	default:

@@ -24,6 +24,13 @@ func serve(t testing.TB, cfg Config) (*Server, string) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	s := serveOn(t, cfg, l)
+	return s, path
+}
+
+// serveOn starts a Server on a listener, ended with the test.
+func serveOn(t testing.TB, cfg Config, l net.Listener) *Server {
+	t.Helper()
 	s := NewServer(cfg)
 	done := make(chan error, 1)
 	go func() { done <- s.Serve(context.Background(), l) }()
@@ -37,7 +44,7 @@ func serve(t testing.TB, cfg Config) (*Server, string) {
 			t.Errorf("Serve: %v", err)
 		}
 	})
-	return s, path
+	return s
 }
 
 func serveOne(t testing.TB, d Device) (*Server, string) {

@@ -54,11 +54,14 @@ func (v *receiver) init(c *conn) {
 // read reads once, waiting as long as it takes: into the memory given, or at
 // most want bytes into the input buffer.
 func (c *conn) read(into []byte, want int) (int, error) {
+	if c.tls != nil && c.rc != nil {
+		return c.readTLS(into, want)
+	}
 	if c.rc == nil {
 		if into == nil {
 			into = c.inputRoom(want)
 		}
-		return c.nc.Read(into)
+		return c.stream().Read(into)
 	}
 	v := &c.recv
 	v.into, v.want, v.n, v.err = into, want, 0, nil

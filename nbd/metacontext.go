@@ -63,7 +63,7 @@ func (hs *handshake) metaContexts(opt wire.Option, data []byte) {
 		hs.respond(opt, wire.RepErrInvalid, []byte(err.Error()))
 		return
 	}
-	if _, err := hs.c.srv.cfg.Exports.Info(name); err != nil {
+	if _, err := hs.lookUp(name); err != nil {
 		hs.refuse(opt, name, err)
 		return
 	}

@@ -35,6 +35,7 @@ const (
 	ReasonHangup   = "hangup"   // the connection ended
 	ReasonTimeout  = "timeout"  // Config.HandshakeTimeout passed
 	ReasonProtocol = "protocol" // the client broke the protocol or a limit
+	ReasonTLS      = "tls"      // the TLS handshake failed
 	ReasonNoExport = "noexport" // EXPORT_NAME for something that cannot be served
 	ReasonShutdown = "shutdown" // the server is going away
 	ReasonLimit    = "limit"    // Config.MaxConns

@@ -54,8 +54,8 @@ func (v *sender) init(c *conn) {
 // write writes p whole.
 func (c *conn) write(p []byte) error {
 	c.limitWrite()
-	if c.rc == nil {
-		_, err := c.nc.Write(p)
+	if c.tls != nil || c.rc == nil {
+		_, err := c.stream().Write(p)
 		return err
 	}
 	v := &c.send
@@ -90,7 +90,7 @@ func (c *conn) writeList(list *request) error {
 			c.limitWrite()
 			began := clock()
 			c.send.eaten = vectors
-			_, err = c.send.eaten.WriteTo(c.nc)
+			_, err = c.send.eaten.WriteTo(c.stream())
 			if err == nil && clock()-began > int64(c.srv.pollEvery) {
 				err = c.checkHangup()
 			}

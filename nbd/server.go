@@ -2,6 +2,7 @@ package nbd
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -22,6 +23,13 @@ type Config struct {
 	Exports  Exports
 	Logger   *slog.Logger // nil: nothing is logged
 	Observer Observer     // nil: nobody is told
+
+	TLS TLSMode
+	// TLSConfig is asked for the configuration of each TLS session, so that
+	// certificates can change; needed unless TLS is off.
+	TLSConfig func() *tls.Config
+	// PlaintextOnUnix lets clients on Unix sockets do without TLS though it is required.
+	PlaintextOnUnix bool
 
 	MaxConns         int           // connections at a time, in handshakes too; 4096
 	HandshakeTimeout time.Duration // from accept to the choice of an export; 30 s
@@ -87,6 +95,9 @@ type Server struct {
 func NewServer(cfg Config) *Server {
 	if cfg.Exports == nil {
 		panic("nbd: Config without Exports")
+	}
+	if cfg.TLS != TLSOff && cfg.TLSConfig == nil {
+		panic("nbd: TLS without TLSConfig")
 	}
 	cfg.setDefaults()
 	s := &Server{
@@ -220,6 +231,7 @@ func (s *Server) handshakeFailed(reason string) {
 func (c *conn) serveConn() {
 	s := c.srv
 	if reason, err := c.negotiate(); err != nil {
+		close(c.halted)
 		_ = c.nc.Close()
 		c.cancel()
 		s.log.Debug("handshake failed", "remote", c.remote, "reason", reason, "err", err)

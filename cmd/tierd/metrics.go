@@ -11,7 +11,7 @@ import (
 
 // handshakeReasons are the values of the label reason of failed handshakes.
 var handshakeReasons = []string{
-	nbd.ReasonAborted, nbd.ReasonHangup, nbd.ReasonTimeout, nbd.ReasonProtocol,
+	nbd.ReasonAborted, nbd.ReasonHangup, nbd.ReasonTimeout, nbd.ReasonProtocol, nbd.ReasonTLS,
 	nbd.ReasonNoExport, nbd.ReasonShutdown, nbd.ReasonLimit, nbd.ReasonPanic,
 }
 

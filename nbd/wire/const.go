@@ -40,6 +40,8 @@ const (
 	ErrorChunkSize      = StructuredReplySize + 14 // of a ChunkErrorOffset without a text
 	StatusChunkSize     = StructuredReplySize + 4  // before the extents of a ChunkBlockStatus
 	StatusExtentSize    = 8
+	ClientIDSize        = 16
+	ClientSize          = ClientIDSize + 8 // data of OptClient
 	InfoExportSize      = 12
 	InfoBlockSizeSize   = 14
 )
@@ -81,6 +83,11 @@ const (
 	OptListMetaContext Option = 9
 	OptSetMetaContext  Option = 10
 	OptExtendedHeaders Option = 11
+
+	// OptClient is no option of the protocol but of tierd: a client that connects
+	// again tells who it is, so that what is left of its earlier connections is
+	// stopped. Its data are an id that the client keeps to itself, and a generation.
+	OptClient Option = 0x74640001
 )
 
 // A Reply is the kind of an answer to an option. Errors have the top bit set.

@@ -133,6 +133,11 @@ func ParseMetaContext(data []byte) (name string, queries []string, err error) {
 	return name, queries, CheckName(name)
 }
 
+// AppendClient appends the data of an OptClient to b.
+func AppendClient(b []byte, id [ClientIDSize]byte, generation uint64) []byte {
+	return be.AppendUint64(append(b, id[:]...), generation)
+}
+
 // AppendContext appends the data of a REP_META_CONTEXT to b.
 func AppendContext(b []byte, id uint32, name string) []byte {
 	return append(be.AppendUint32(b, id), name...)
