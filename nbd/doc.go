@@ -9,8 +9,8 @@
 // # What is served
 //
 // The fixed newstyle handshake with NO_ZEROES, and the options EXPORT_NAME,
-// ABORT, LIST, INFO, GO, STRUCTURED_REPLY, LIST_META_CONTEXT and SET_META_CONTEXT.
-// Any other option is answered ERR_UNSUP, with the connection in sync. The Exports
+// ABORT, LIST, INFO, GO, STARTTLS, STRUCTURED_REPLY, LIST_META_CONTEXT and
+// SET_META_CONTEXT, and one of ours, wire.OptClient (see fence.go). Any other option is answered ERR_UNSUP, with the connection in sync. The Exports
 // are asked anew in each handshake, so a client sees a size that changed since the
 // last connection; a Device is opened when a client chooses it and at no other time.
 //
@@ -46,6 +46,14 @@
 // The payload of a WRITE that is refused is read and thrown away. Errors of a
 // Device become wire errors in errnoOf alone. A panic of a Device is an EIO for
 // that request, a log line, a count, and the end of that connection.
+//
+// # Who is served
+//
+// NBD knows no users. A Unix socket is protected by its mode. With TLS, a client is
+// known by the common name of its certificate, and an export may be for some names
+// alone (ExportInfo.Clients): the others do not see it in LIST and get ERR_POLICY; a
+// client on a Unix socket needs no name. What was negotiated before STARTTLS is
+// forgotten; where TLS is required, nothing but ABORT is answered before it.
 //
 // # A connection: leader and follower
 //

@@ -34,6 +34,8 @@ type VolumeSpec struct {
 	Name   string
 	Size   int64  // bytes, a multiple of 4096
 	Policy string // auto, highest, lowest or a tier's name; "" is auto
+	// Clients are the names in certificates that may use it; none: everybody may.
+	Clients []string
 
 	Space
 }

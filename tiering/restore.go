@@ -252,7 +252,7 @@ func (r *rebuild) applySettings(dump *extentmap.State) {
 		} else {
 			r.found.warning(FoundVolumeTable, where, "", "its policy by the dump, %s, makes no sense any more; it stays %s", d.Policy, v.Policy)
 		}
-		v.ReadOnly, v.Reservation, v.Quota, v.OnFullWait = d.ReadOnly, d.Reservation, d.Quota, d.OnFullWait
+		v.ReadOnly, v.Reservation, v.Quota, v.OnFullWait, v.Clients = d.ReadOnly, d.Reservation, d.Quota, d.OnFullWait, d.Clients
 	}
 }
 

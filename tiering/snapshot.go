@@ -86,6 +86,7 @@ type VolumeInfo struct {
 	OldestStaged  time.Time
 	UnmappedReads uint64
 	Ops           map[string]OpCounts
+	Clients       []string // names in certificates that may use it; none: everybody may
 
 	Space           Space
 	WaitingForSpace int64  // writes
@@ -206,7 +207,7 @@ func (v *Volume) Info() VolumeInfo {
 	v.mu.Lock()
 	info := VolumeInfo{
 		ID: v.id, UUID: v.uuid, Name: v.name, Size: v.size.Load(), Policy: v.policy.String(), Created: v.record.Created,
-		ReadOnly: v.ReadOnly(), Deleting: v.gone.Load(), Opens: v.opens.Load(),
+		ReadOnly: v.ReadOnly(), Clients: v.clients, Deleting: v.gone.Load(), Opens: v.opens.Load(),
 		Space: v.Space(), WaitingForSpace: v.waiting.Load(), NoSpace: v.noSpace.Load(),
 		UnmappedReads: v.unmappedReads.Load(), Ops: v.stats.counts(),
 	}

@@ -48,7 +48,9 @@ type Volume struct {
 	mu     sync.Mutex // guards the settings
 	name   string
 	policy Policy
-	record extentmap.Volume
+	// clients is replaced, never edited.
+	clients []string
+	record  extentmap.Volume
 
 	// dirty has a bit for each backing with data of this volume that no sync
 	// has covered. A bit is set after the data is written and before the write
@@ -86,6 +88,14 @@ func (v *Volume) Policy() Policy {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	return v.policy
+}
+
+// Clients returns the names in certificates that may use the volume; none: everybody
+// may. The caller must not change the list.
+func (v *Volume) Clients() []string {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.clients
 }
 
 // ReadOnly reports whether changes are refused.

@@ -74,6 +74,10 @@ func newVolumeRecord(s *extentmap.State, size extent.Size, spec VolumeSpec, now 
 	if err := spec.Space.check(spec.Size, size); err != nil {
 		return none, fmt.Errorf("volume %s: %w", spec.Name, err)
 	}
+	clients, err := clientsRecord(spec.Clients)
+	if err != nil {
+		return none, fmt.Errorf("volume %s: %w", spec.Name, err)
+	}
 	for _, v := range s.Volumes {
 		if v.Name == spec.Name && v.State == extentmap.VolumeActive {
 			return none, fmt.Errorf("volume %s: %w", spec.Name, ErrExists)
@@ -87,8 +91,35 @@ func newVolumeRecord(s *extentmap.State, size extent.Size, spec VolumeSpec, now 
 	return extentmap.Volume{
 		ID: id, UUID: uuid.New(), Name: spec.Name, Size: spec.Size, Policy: policy.String(),
 		State: extentmap.VolumeActive, Created: now.UTC().Truncate(time.Second),
-		Reservation: spec.Reservation, Quota: spec.Quota, OnFullWait: spec.OnFullWait,
+		Reservation: spec.Reservation, Quota: spec.Quota, OnFullWait: spec.OnFullWait, Clients: clients,
 	}, nil
+}
+
+// maxClients bounds the clients that a volume may name, and the bytes of a name.
+const maxClients, maxClientName = 256, 256
+
+// clientsRecord checks names of clients and returns them as they are recorded.
+func clientsRecord(names []string) (string, error) {
+	if len(names) > maxClients {
+		return "", invalid("a volume can name at most %d clients (got %d)", maxClients, len(names))
+	}
+	for i, name := range names {
+		switch {
+		case name == "" || len(name) > maxClientName || !utf8.ValidString(name) || strings.ContainsFunc(name, unicode.IsControl):
+			return "", invalid("client name %q: must have 1 to %d bytes of text", name, maxClientName)
+		case slices.Contains(names[:i], name):
+			return "", invalid("client name %q: is there twice", name)
+		}
+	}
+	return strings.Join(names, "\n"), nil
+}
+
+// clientsOf is the inverse of clientsRecord.
+func clientsOf(record string) []string {
+	if record == "" {
+		return nil
+	}
+	return strings.Split(record, "\n")
 }
 
 func tierNames(tiers []*tier) []string {
@@ -110,7 +141,7 @@ func (p *Pool) newVolume(r extentmap.Volume) (*Volume, error) {
 	if err != nil {
 		return nil, fmt.Errorf("volume %s: make extent table: %w", r.Name, err)
 	}
-	v := &Volume{pool: p, id: r.ID, uuid: r.UUID, table: table, heat: p.heat.AddVolume(r.ID, n), name: r.Name, policy: policy, record: r}
+	v := &Volume{pool: p, id: r.ID, uuid: r.UUID, table: table, heat: p.heat.AddVolume(r.ID, n), name: r.Name, policy: policy, clients: clientsOf(r.Clients), record: r}
 	v.settling.moves = make(chan struct{}, maxSettling)
 	v.size.Store(r.Size)
 	space := spaceOf(r)
@@ -289,6 +320,20 @@ func (p *Pool) SetReadOnly(ctx context.Context, name string, readOnly, dryRun bo
 		r.ReadOnly = readOnly
 		return nil
 	}, func(v *Volume) { v.readOnly.Store(readOnly) })
+}
+
+// SetClients names the clients that may use a volume, by their certificates; none:
+// everybody may. Those that are connected stay.
+func (p *Pool) SetClients(ctx context.Context, name string, clients []string, dryRun bool) error {
+	return p.change(ctx, name, dryRun, func(v *Volume, r *extentmap.Volume) (err error) {
+		r.Clients, err = clientsRecord(clients)
+		return err
+	}, func(v *Volume) {
+		v.mu.Lock()
+		v.clients = clients
+		v.mu.Unlock()
+		p.log.Info("clients of volume set", "volume", name, "clients", clients)
+	})
 }
 
 // DeleteVolume deletes a volume. That is durable when it returns; the space comes

@@ -222,7 +222,7 @@ func TestFailures(t *testing.T) {
 		{"volume create " + strings.Repeat("x", 5000) + " 1GiB", 2, "tierctl: the volume's name must be at most 255 bytes long (got 5000)\n"},
 		{"volume set a --quota 0", 2, "tierctl: volume set: --quota must be above 0 (got \"0\")\n"},
 		{"volume set a --on-full never", 2, "tierctl: volume set: --on-full must be error, or wait and a time up to 24h, as in \"wait 60s\" (got \"never\")\n"},
-		{"volume set a", 2, "tierctl: volume set: nothing to set; give --policy, --reservation, --quota, --on-full or --read-only\n"},
+		{"volume set a", 2, "tierctl: volume set: nothing to set; give --policy, --reservation, --quota, --on-full, --read-only, --allow-client or --allow-all\n"},
 		{"volume grow home +9223372036854775807 --socket " + socket, 2, "tierctl: SIZE is too large\n"},
 		{"relocation plan --limit 0", 2, "tierctl: --limit must be above 0 (got 0)\n"},
 		{"tier list --colour", 2, "tierctl: tier list: unknown flag: --colour\n"},

@@ -24,7 +24,7 @@ func newVolumeListCommand(g *globals) *cobra.Command {
 	c := &cobra.Command{
 		Use:     "list",
 		Short:   "List the volumes and where their data lives",
-		Long:    "List shows each volume's size, what of it is allocated, how much of that each tier\nholds, its policy, and the number of its connections. With --wide it shows reservation,\nquota, what writes do that find no room, how many wait for some now, and how many were\nrefused since the start. With --lost it shows which ranges cannot be read because a\nbacking is missing, and which one that is.",
+		Long:    "List shows each volume's size, what of it is allocated, how much of that each tier\nholds, its policy, and the number of its connections. With --wide it shows reservation,\nquota, what writes do that find no room, how many wait for some now, how many were\nrefused since the start, and which clients may use it. With --lost it shows which ranges cannot be read because a\nbacking is missing, and which one that is.",
 		Example: "  tierctl volume list\n  tierctl volume list --wide\n  tierctl volume list --lost",
 		Args:    args(),
 		RunE: func(c *cobra.Command, _ []string) error {
@@ -47,7 +47,7 @@ func newVolumeListCommand(g *globals) *cobra.Command {
 
 // showSpace shows what volumes may take of the pool, and whether they get it.
 func showSpace(w io.Writer, volumes []control.Volume) error {
-	t := newTable(w, "VOLUME", "SIZE", "ALLOCATED", "RESERVATION", "QUOTA", "ON-FULL", "WAITING", "REFUSED")
+	t := newTable(w, "VOLUME", "SIZE", "ALLOCATED", "RESERVATION", "QUOTA", "ON-FULL", "WAITING", "REFUSED", "CLIENTS")
 	orNone := func(n int64) any {
 		if n == 0 {
 			return "none"
@@ -55,9 +55,17 @@ func showSpace(w io.Writer, volumes []control.Volume) error {
 		return size(n)
 	}
 	for _, v := range volumes {
-		t.row(v.Name, size(v.SizeBytes), size(v.AllocatedBytes), orNone(v.ReservationBytes), orNone(v.QuotaBytes), v.OnFull, v.WaitingForSpace, v.NoSpaceErrors)
+		t.row(v.Name, size(v.SizeBytes), size(v.AllocatedBytes), orNone(v.ReservationBytes), orNone(v.QuotaBytes), v.OnFull, v.WaitingForSpace, v.NoSpaceErrors, clients(v.Clients))
 	}
 	return t.flush()
+}
+
+// clients shows who may use a volume.
+func clients(names []string) string {
+	if len(names) == 0 {
+		return "all"
+	}
+	return strings.Join(names, ", ")
 }
 
 func showLost(w io.Writer, volumes []control.VolumeLost) error {
@@ -129,6 +137,7 @@ func newVolumeCreateCommand(g *globals) *cobra.Command {
 		},
 	}
 	c.Flags().StringVar(&r.Policy, "policy", config.PolicyAuto, "where data goes: auto, highest, lowest or a tier's name")
+	c.Flags().StringArrayVar(&r.Clients, "allow-client", nil, "name in the certificate of a client that may use it, once for each; none: all may")
 	space.add(c)
 	dryRunFlag(c, &r.DryRun)
 	return c
@@ -224,7 +233,8 @@ func newVolumeRenameCommand(g *globals) *cobra.Command {
 func newVolumeSetCommand(g *globals) *cobra.Command {
 	var r control.VolumeSetRequest
 	var policy string
-	var readOnly bool
+	var readOnly, allowAll bool
+	var clients []string
 	var space spaceFlags
 	c := &cobra.Command{
 		Use:     "set NAME",
@@ -240,11 +250,13 @@ func newVolumeSetCommand(g *globals) *cobra.Command {
 			}
 			given := false
 			for flag, set := range map[string]func(){
-				"policy":      func() { r.Policy = &policy },
-				"reservation": func() { r.ReservationBytes = &reservation },
-				"quota":       func() { r.QuotaBytes = &quota },
-				"on-full":     func() { r.OnFull = &space.onFull },
-				"read-only":   func() { r.ReadOnly = &readOnly },
+				"policy":       func() { r.Policy = &policy },
+				"reservation":  func() { r.ReservationBytes = &reservation },
+				"quota":        func() { r.QuotaBytes = &quota },
+				"on-full":      func() { r.OnFull = &space.onFull },
+				"read-only":    func() { r.ReadOnly = &readOnly },
+				"allow-client": func() { r.Clients = &clients },
+				"allow-all":    func() { r.Clients = &[]string{} },
 			} {
 				if c.Flags().Changed(flag) {
 					given = true
@@ -252,13 +264,16 @@ func newVolumeSetCommand(g *globals) *cobra.Command {
 				}
 			}
 			if !given {
-				return usagef("%snothing to set; give --policy, --reservation, --quota, --on-full or --read-only", named(c))
+				return usagef("%snothing to set; give --policy, --reservation, --quota, --on-full, --read-only, --allow-client or --allow-all", named(c))
 			}
 			return change(g, func(s control.Service) (control.VolumeChange, error) { return s.VolumeSet(c.Context(), r) })
 		},
 	}
 	c.Flags().StringVar(&policy, "policy", "", "auto, highest, lowest or a tier's name")
 	c.Flags().BoolVar(&readOnly, "read-only", false, "refuse changes of the volume; --read-only=false takes them again")
+	c.Flags().StringArrayVar(&clients, "allow-client", nil, "name in the certificate of a client that may use it, once for each: all there are")
+	c.Flags().BoolVar(&allowAll, "allow-all", false, "let all clients use it that can connect")
+	c.MarkFlagsMutuallyExclusive("allow-client", "allow-all")
 	space.add(c)
 	for _, name := range []string{"reservation", "quota", "on-full"} {
 		c.Flags().Lookup(name).DefValue = "" // what is not given stays as it is
@@ -276,7 +291,11 @@ the pool or within the quota, fails with "no space left", or waits for some firs
 
 A read-only volume refuses changes with "operation not permitted". A volume that pool
 repair has made of extents it found (found-N) is read-only, until somebody has looked at
-it and says --read-only=false.`
+it and says --read-only=false.
+
+With --allow-client a volume is for the clients with these names alone: the common names
+of their certificates (nbd.tls.client_ca in the configuration). Others do not see it.
+Clients on Unix sockets need no certificate: the mode of the socket lets them in.`
 
 // spaceFlags are the settings of what a volume may take of the pool.
 type spaceFlags struct{ reservation, quota, onFull string }

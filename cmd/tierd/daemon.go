@@ -47,6 +47,7 @@ type daemon struct {
 	reload             <-chan os.Signal
 
 	listeners listeners
+	certs     certificates
 	pool      *tiering.Pool
 	nbd       *nbd.Server
 	control   *control.Server
@@ -59,6 +60,9 @@ type daemon struct {
 func (d *daemon) run(ctx context.Context) error {
 	for _, w := range d.cfg.Warnings() {
 		d.log.Warn(w)
+	}
+	if err := d.certs.load(d.cfg.NBD.TLS); err != nil {
+		return err
 	}
 	if err := d.listeners.open(d.cfg); err != nil {
 		return err
@@ -124,7 +128,12 @@ func (d *daemon) serve(ctx context.Context) {
 	d.live.Store(d.cfg)
 	exports := &exports{pool: d.pool, fallback: d.cfg.NBD.DefaultExport}
 	stats := newNBDMetrics()
-	d.nbd = nbd.NewServer(nbd.Config{Exports: exports, Logger: d.log.With("component", "nbd"), Observer: stats})
+	n := &d.cfg.NBD
+	d.nbd = nbd.NewServer(nbd.Config{
+		Exports: exports, Logger: d.log.With("component", "nbd"), Observer: stats,
+		TLS: tlsMode(n.TLS.Mode), TLSConfig: d.certs.current.Load, PlaintextOnUnix: n.TLS.UnixPlaintext,
+		MaxConns: n.MaxConnections, MaxInFlight: n.MaxInFlight, HandshakeTimeout: time.Duration(n.HandshakeTimeout),
+	})
 	stats.server = d.nbd
 	for _, l := range d.listeners.nbd {
 		go func() { d.ended("NBD server on "+l.Addr().String(), d.nbd.Serve(ctx, l)) }()
@@ -217,6 +226,11 @@ func (d *daemon) reconfigure() {
 	if err != nil {
 		d.log.Error("configuration not reloaded", "error", err)
 		return
+	}
+	if err := d.certs.load(d.cfg.NBD.TLS); err != nil {
+		d.log.Error("certificates not reloaded; those in use stay", "error", err)
+	} else if d.cfg.NBD.TLS.Mode != config.TLSOff {
+		d.log.Info("certificates reloaded, for connections to come")
 	}
 	d.cfg = config.WithLive(d.cfg, cfg)
 	d.live.Store(d.cfg)

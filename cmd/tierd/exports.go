@@ -68,6 +68,7 @@ func (e *exports) info(v *tiering.Volume) nbd.ExportInfo {
 		Description:    fmt.Sprintf("tierd volume %s continuity %s", v.UUID(), e.pool.Continuity()),
 		Size:           v.Size(),
 		ReadOnly:       v.ReadOnly(),
+		Clients:        v.Clients(),
 		PreferredBlock: 4096,
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"tierd/pkg/config"
@@ -28,7 +29,7 @@ func (s *service) volume(v tiering.VolumeInfo) control.Volume {
 		ID: uint32(v.ID), UUID: v.UUID.String(), Name: v.Name, SizeBytes: v.Size, Policy: v.Policy, State: control.VolumeOK, ReadOnly: v.ReadOnly,
 		ReservationBytes: v.Space.Reservation, QuotaBytes: v.Space.Quota, OnFull: config.OnFull(v.Space.OnFullWait).String(),
 		WaitingForSpace: v.WaitingForSpace, NoSpaceErrors: int64(v.NoSpace),
-		Connections: int(v.Opens), Reads: int64(v.Ops["read"].Requests), Writes: int64(v.Ops["write"].Requests),
+		Clients: append([]string{}, v.Clients...), Connections: int(v.Opens), Reads: int64(v.Ops["read"].Requests), Writes: int64(v.Ops["write"].Requests),
 	}
 	switch {
 	case v.Deleting:
@@ -68,13 +69,13 @@ func (s *service) VolumeCreate(ctx context.Context, r control.VolumeCreateReques
 	if err != nil {
 		return control.VolumeChange{}, fmt.Errorf("on_full %w: %w", err, control.ErrUsage)
 	}
-	spec := tiering.VolumeSpec{Name: r.Name, Size: r.SizeBytes, Policy: r.Policy,
+	spec := tiering.VolumeSpec{Name: r.Name, Size: r.SizeBytes, Policy: r.Policy, Clients: r.Clients,
 		Space: tiering.Space{Reservation: r.ReservationBytes, Quota: r.QuotaBytes, OnFullWait: time.Duration(onFull)}}
 	if err := s.pool.CreateVolume(ctx, spec, r.DryRun); err != nil {
 		return control.VolumeChange{}, classify(err)
 	}
 	return s.changed(r.Name, r.DryRun, func(v *control.Volume) {
-		*v = control.Volume{Name: r.Name, SizeBytes: r.SizeBytes, Policy: cmp.Or(r.Policy, "auto"), State: control.VolumeOK,
+		*v = control.Volume{Name: r.Name, SizeBytes: r.SizeBytes, Policy: cmp.Or(r.Policy, "auto"), State: control.VolumeOK, Clients: r.Clients,
 			ReservationBytes: r.ReservationBytes, QuotaBytes: r.QuotaBytes, OnFull: onFull.String()}
 	}, fmt.Sprintf("volume %s created with %s", r.Name, units.Size(r.SizeBytes)))
 }
@@ -141,6 +142,13 @@ func (s *service) VolumeSet(ctx context.Context, r control.VolumeSetRequest) (co
 		}
 		changes = append(changes, fmt.Sprintf("volume %s %s; clients see it when they connect anew", r.Name, text))
 	}
+	if r.Clients != nil {
+		text := "may be used by everybody who can connect"
+		if len(*r.Clients) > 0 {
+			text = "may be used by " + strings.Join(*r.Clients, ", ") + " alone"
+		}
+		changes = append(changes, fmt.Sprintf("volume %s %s; those that are connected stay", r.Name, text))
+	}
 	if len(changes) == 0 {
 		return control.VolumeChange{}, fmt.Errorf("nothing to set: %w", control.ErrUsage)
 	}
@@ -160,8 +168,16 @@ func (s *service) VolumeSet(ctx context.Context, r control.VolumeSetRequest) (co
 				return control.VolumeChange{}, classify(err)
 			}
 		}
+		if r.Clients != nil {
+			if err := s.pool.SetClients(ctx, r.Name, *r.Clients, dryRun); err != nil {
+				return control.VolumeChange{}, classify(err)
+			}
+		}
 	}
 	return s.changed(r.Name, r.DryRun, func(v *control.Volume) {
+		if r.Clients != nil {
+			v.Clients = *r.Clients
+		}
 		if r.Policy != nil {
 			v.Policy = *r.Policy
 		}

@@ -72,6 +72,8 @@ type Volume struct {
 	Reservation units.Size `yaml:"reservation"` // what the volume can always allocate
 	Quota       units.Size `yaml:"quota"`       // what it can allocate at most; 0: no limit
 	OnFull      OnFull     `yaml:"on_full"`     // what a write does that finds no room
+
+	AllowClients []string `yaml:"allow_clients"` // names in certificates that may use it; none: everybody may
 }
 
 // Space watches how much of the pool is free.
@@ -84,10 +86,20 @@ type NBD struct {
 	Listen        []Listener `yaml:"listen"`
 	DefaultExport string     `yaml:"default_export"` // "": the only volume, if there is one
 	TLS           TLS        `yaml:"tls"`
+	// InsecureRemotePlaintext lets clients without TLS use addresses that other machines
+	// reach.
+	InsecureRemotePlaintext bool `yaml:"insecure_remote_plaintext"`
+
+	HandshakeTimeout units.Duration `yaml:"handshake_timeout"` // from connecting to the choice of an export
+	MaxConnections   int            `yaml:"max_connections"`
+	MaxInFlight      int            `yaml:"max_in_flight"` // requests of a connection
 }
 
-// TLS names the certificates of the NBD listeners.
+// TLS is what the NBD listeners offer and ask for.
 type TLS struct {
+	// UnixPlaintext lets clients on Unix sockets do without TLS though it is required.
+	UnixPlaintext bool `yaml:"unix_plaintext"`
+
 	Cert     string  `yaml:"cert"`
 	Key      string  `yaml:"key"`
 	ClientCA string  `yaml:"client_ca"`
@@ -161,6 +173,8 @@ func Default() *Config {
 		NBD: NBD{
 			Listen: []Listener{{Network: "unix", Address: DefaultNBDSocket}},
 			TLS:    TLS{Mode: TLSOff},
+
+			HandshakeTimeout: units.Duration(30 * time.Second), MaxConnections: 4096, MaxInFlight: 256,
 		},
 		Heat: Heat{
 			ShortHalfLife: units.Duration(time.Hour),

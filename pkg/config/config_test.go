@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -67,7 +68,7 @@ func TestDecodeFullSample(t *testing.T) {
 	if b.Path != "/srv/ssd/a.img" || b.Size != 200*units.GiB || !b.Preallocate {
 		t.Errorf("tiers[0].backings[1] = %+v", b)
 	}
-	if v := c.Volumes[1]; v != (Volume{Name: "archive", Size: 8 * units.TiB, Policy: "lowest"}) {
+	if v := c.Volumes[1]; !reflect.DeepEqual(v, Volume{Name: "archive", Size: 8 * units.TiB, Policy: "lowest"}) {
 		t.Errorf("volumes[1] = %+v", v)
 	}
 	wantListen := []Listener{{"unix", "/run/tierd/nbd.sock"}, {"tcp", "127.0.0.1:10809"}}
@@ -160,11 +161,18 @@ func TestBadInput(t *testing.T) {
 		{"listeners", minimal + `nbd: {listen: ["unix:rel", "tcp:0.0.0.0:1", "tcp:[::1]:99999", "http:x", "tcp:localhost:5", "tcp:localhost:5"]}` + "\n", []string{
 			`line 6: nbd.listen[3]: must be "unix:/path" or "tcp:host:port" (got "http:x")`,
 			`line 6: nbd.listen[0]: must be an absolute path (got "rel")`,
-			`line 6: nbd.listen[1]: must be a loopback address such as 127.0.0.1, since this version does not serve TLS (got "tcp:0.0.0.0:1")`,
+			`line 6: nbd.listen[1]: must be a loopback address such as 127.0.0.1, unless nbd.tls.mode is require, or nbd.insecure_remote_plaintext is true (got "tcp:0.0.0.0:1")`,
 			`line 6: nbd.listen[2]: must have a host and a port from 0 to 65535, such as 127.0.0.1:10809 (got "[::1]:99999")`,
 			`line 6: nbd.listen[5]: must be another address than nbd.listen[4] (got "localhost:5")`}},
-		{"tls", minimal + "nbd:\n  tls: {cert: /c, key: /k, mode: require}\n", []string{`line 7: nbd.tls.mode: must be off: this version does not serve TLS (got "require")`}},
-		{"tls without a mode", minimal + "nbd:\n  tls: {cert: /c, key: /k}\n", []string{"line 7: nbd.tls.mode: must be off: this version does not serve TLS"}},
+		{"tls without certificates", minimal + "nbd:\n  tls: {mode: require}\n", []string{"line 7: nbd.tls.cert: is required", "line 7: nbd.tls.key: is required"}},
+		{"tls without a mode", minimal + "nbd:\n  tls: {cert: /c, key: /k}\n", []string{"line 7: nbd.tls.mode: must be given where there are certificates: off, allow or require"}},
+		{"plaintext beside tls on a network", minimal + "nbd:\n  listen: [\"tcp:0.0.0.0:1\"]\n  tls: {cert: /c, key: /k, mode: allow}\n", []string{`line 7: nbd.listen[0]: must be a loopback address such as 127.0.0.1, unless nbd.tls.mode is require, or nbd.insecure_remote_plaintext is true (got "tcp:0.0.0.0:1")`}},
+		{"nbd limits", minimal + "nbd:\n  handshake_timeout: 1ms\n  max_connections: 0\n  max_in_flight: 127\n", []string{
+			"line 7: nbd.handshake_timeout: must be from 1s to 1h (got 1ms)",
+			"line 8: nbd.max_connections: must be from 1 to 1048576 (got 0)",
+			"line 9: nbd.max_in_flight: must be from 128, which kernel clients count on, to 65536 (got 127)",
+		}},
+		{"client names", minimal + "volumes:\n- {name: a, size: 1MiB, allow_clients: [mx1, \"\"]}\n", []string{`line 7: volumes[0].allow_clients[1]: must have 1 to 256 bytes of text without control characters (got "")`}},
 		{"relocation", minimal + "relocation:\n  cycle: 0s\n  headroom: 120%\n  budget: {rate: 0/s, per_cycle: 1MiB, per_day: 0}\n", []string{
 			"line 7: relocation.cycle: must be 10ms or more (got 0s)",
 			"line 8: relocation.headroom: must be below 100% (got 120%)",

@@ -142,7 +142,7 @@ func (d *decoder) value(n ast.Node, path string, v reflect.Value) {
 			return
 		}
 		v.SetBool(b.Value)
-	case reflect.Int64:
+	case reflect.Int, reflect.Int64:
 		s, _ := scalar(n)
 		i, err := strconv.ParseInt(s, 10, 64)
 		if err != nil {

@@ -63,3 +63,13 @@ func CheckPolicy(policy string, tiers []string) error {
 	}
 	return fmt.Errorf("must be auto, highest, lowest or a tier's name (got %s)", units.Quote(policy))
 }
+
+// CheckClientName returns nil if name can be that of a client, as its certificate has
+// it: 1 to 256 bytes of UTF-8 without control characters. The error says what it must
+// be.
+func CheckClientName(name string) error {
+	if name == "" || len(name) > 256 || !utf8.ValidString(name) || strings.ContainsFunc(name, unicode.IsControl) {
+		return fmt.Errorf("must have 1 to 256 bytes of text without control characters (got %s)", units.Quote(name))
+	}
+	return nil
+}

@@ -208,6 +208,9 @@ func (v *validator) volumes(c *Config) {
 			v.faultf(at(p, "size"), "must be a multiple of %d bytes (got %s)", sectorSize, vol.Size)
 		}
 		v.check(at(p, "policy"), CheckPolicy(vol.Policy, tiers))
+		for i, name := range vol.AllowClients {
+			v.check(path(at(p, "allow_clients"), i), CheckClientName(name))
+		}
 		if vol.Reservation < 0 || vol.Reservation > vol.Size && vol.Size > 0 {
 			v.faultf(at(p, "reservation"), "must be from 0 to the volume's size of %s (got %s)", vol.Size, vol.Reservation)
 		}
@@ -245,22 +248,36 @@ func (v *validator) nbd(n *NBD) {
 		v.faultf("nbd.listen", "must have at least one address")
 	}
 	for i, l := range n.Listen {
-		v.listener(path("nbd.listen", i), l)
+		v.listener(path("nbd.listen", i), l, n.TLS.Mode == TLSRequire || n.InsecureRemotePlaintext)
 	}
 	if n.DefaultExport != "" {
 		v.check("nbd.default_export", CheckVolumeName(n.DefaultExport))
 	}
 	v.tls(&n.TLS)
+	if n.HandshakeTimeout < units.Duration(time.Second) || n.HandshakeTimeout > units.Duration(time.Hour) {
+		v.faultf("nbd.handshake_timeout", "must be from 1s to 1h (got %s)", n.HandshakeTimeout)
+	}
+	if n.MaxConnections < 1 || n.MaxConnections > 1<<20 {
+		v.faultf("nbd.max_connections", "must be from 1 to %d (got %d)", 1<<20, n.MaxConnections)
+	}
+	if n.MaxInFlight < minInFlight || n.MaxInFlight > 1<<16 {
+		v.faultf("nbd.max_in_flight", "must be from %d, which kernel clients count on, to %d (got %d)", minInFlight, 1<<16, n.MaxInFlight)
+	}
 }
 
-func (v *validator) listener(p string, l Listener) {
+// minInFlight is the queue depth of the Linux kernel's client, on each connection.
+const minInFlight = 128
+
+// listener checks an address; remote tells whether it may be one that other machines
+// reach.
+func (v *validator) listener(p string, l Listener, remote bool) {
 	switch l.Network {
 	case "unix":
 		v.socket(p, l.Address)
 	case "tcp":
 		host, ok := v.hostPort(p, l.Address)
-		if ok && !loopback(host) {
-			v.faultf(p, "must be a loopback address such as 127.0.0.1, since this version does not serve TLS (got %s)", units.Quote(l.String()))
+		if ok && !remote && !loopback(host) {
+			v.faultf(p, "must be a loopback address such as 127.0.0.1, unless nbd.tls.mode is require, or nbd.insecure_remote_plaintext is true (got %s)", units.Quote(l.String()))
 		}
 	default:
 		v.faultf(p, `must be "unix:/path" or "tcp:host:port" (got %s)`, units.Quote(l.String()))
@@ -280,17 +297,17 @@ func (v *validator) hostPort(p, address string) (host string, ok bool) {
 }
 
 func (v *validator) tls(t *TLS) {
-	v.path("nbd.tls.cert", t.Cert, false)
-	v.path("nbd.tls.key", t.Key, false)
+	needed := t.Mode == TLSAllow || t.Mode == TLSRequire
+	v.path("nbd.tls.cert", t.Cert, needed)
+	v.path("nbd.tls.key", t.Key, needed)
 	v.path("nbd.tls.client_ca", t.ClientCA, false)
 	switch t.Mode {
 	case TLSOff:
 		// A certificate with the mode left out was surely meant to be used.
 		if t.Cert+t.Key+t.ClientCA != "" && !v.given("nbd.tls.mode") {
-			v.faultf("nbd.tls.mode", "must be off: this version does not serve TLS")
+			v.faultf("nbd.tls.mode", "must be given where there are certificates: off, allow or require")
 		}
 	case TLSAllow, TLSRequire:
-		v.faultf("nbd.tls.mode", "must be off: this version does not serve TLS (got %s)", units.Quote(string(t.Mode)))
 	default:
 		v.faultf("nbd.tls.mode", "must be off, allow or require (got %s)", units.Quote(string(t.Mode)))
 	}

@@ -184,9 +184,13 @@ func fill(v reflect.Value) {
 			f.SetString("name with \"quotes\" and ü")
 		case reflect.Bool:
 			f.SetBool(true)
+		case reflect.Slice:
+			f.Set(reflect.ValueOf([]string{"one", "two"}))
 		case reflect.Pointer:
 			f.Set(reflect.New(f.Type().Elem()))
 			switch e := f.Elem(); e.Kind() {
+			case reflect.Slice:
+				e.Set(reflect.ValueOf([]string{"one", "two"}))
 			case reflect.String:
 				e.SetString("value")
 			case reflect.Bool:

@@ -177,6 +177,7 @@ type Volume struct {
 	Connections    int         `json:"connections"`
 	Reads          int64       `json:"reads"` // since start
 	Writes         int64       `json:"writes"`
+	Clients        []string    `json:"clients"` // names in certificates that may use it; none: everybody may
 
 	ReservationBytes int64  `json:"reservation_bytes"` // it can always allocate
 	QuotaBytes       int64  `json:"quota_bytes"`       // it can allocate at most; 0: no limit
@@ -202,6 +203,8 @@ type VolumeCreateRequest struct {
 	ReservationBytes int64  `json:"reservation_bytes"`
 	QuotaBytes       int64  `json:"quota_bytes"` // 0: no limit
 	OnFull           string `json:"on_full"`     // "": error
+
+	Clients []string `json:"clients"` // names in certificates that may use it; none: everybody may
 }
 
 // VolumeGrowRequest makes a volume larger.
@@ -235,4 +238,6 @@ type VolumeSetRequest struct {
 	QuotaBytes       *int64  `json:"quota_bytes,omitempty"` // 0: no limit
 	OnFull           *string `json:"on_full,omitempty"`     // error, or wait and a time
 	ReadOnly         *bool   `json:"read_only,omitempty"`
+
+	Clients *[]string `json:"clients,omitempty"` // names in certificates that may use it; none: everybody may
 }

@@ -209,6 +209,8 @@ type Volume struct {
 	Reservation int64         `json:"reservation"`  // bytes kept for it though others would fill the pool; 0: none
 	Quota       int64         `json:"quota"`        // bytes that its mapped extents may take; 0: no limit
 	OnFullWait  time.Duration `json:"on_full_wait"` // how long a write waits for room before it fails
+
+	Clients string `json:"clients"` // names in certificates that may use it, one a line; "": everybody may
 }
 
 // State is everything in the metadata but the map, each list in order of ID.

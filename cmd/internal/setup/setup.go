@@ -62,7 +62,7 @@ func CreateOptions(c *config.Config) (tiering.CreateOptions, error) {
 	}
 	o.ExtentSize = int64(c.ExtentSize.Resolve(total))
 	for _, v := range c.Volumes {
-		o.Volumes = append(o.Volumes, tiering.VolumeSpec{Name: v.Name, Size: int64(v.Size), Policy: v.Policy, Space: Space(v)})
+		o.Volumes = append(o.Volumes, tiering.VolumeSpec{Name: v.Name, Size: int64(v.Size), Policy: v.Policy, Clients: v.AllowClients, Space: Space(v)})
 	}
 	return o, nil
 }
