@@ -65,32 +65,31 @@ func Dial(ctx context.Context, uri string) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	conn, err := connect(ctx, a)
+	socket, err := dialSocket(ctx, a)
 	if err != nil {
 		return nil, err
 	}
-	return New(ctx, conn, a.Export)
+	return newClient(ctx, socket, a)
 }
 
 // New does the handshake on a fresh connection and opens the export called
 // name. It owns conn from then on, and closes it if it fails.
 func New(ctx context.Context, conn net.Conn, name string) (*Client, error) {
-	h := haggler{conn: conn}
-	done := withContext(ctx, conn)
-	err := h.greet()
-	var info exportInfo
-	if err == nil {
-		info, err = h.open(name)
-	}
-	if cerr := done(); cerr != nil {
-		err = cerr
-	}
+	return newClient(ctx, conn, Address{Export: name})
+}
+
+func newClient(ctx context.Context, conn net.Conn, a Address) (*Client, error) {
+	h, err := negotiateOn(ctx, conn, a, func(h *haggler) (err error) {
+		h.info, err = h.open(a.Export)
+		return err
+	})
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("open NBD export %q: %w", name, err), conn.Close())
+		return nil, fmt.Errorf("open NBD export %q: %w", a.Export, err)
 	}
+	conn = h.conn
 	c := &Client{
 		conn: conn,
-		info: info,
+		info: h.info,
 		wake: make(chan struct{}, 1),
 		dead: make(chan struct{}),
 		idle: make(chan struct{}, 1),
@@ -99,9 +98,11 @@ func New(ctx context.Context, conn net.Conn, name string) (*Client, error) {
 	c.sent.L = &c.mu
 	c.tryFn = c.tryWrite
 	if sc, ok := conn.(syscall.Conn); ok {
-		if c.raw, err = sc.SyscallConn(); err != nil {
-			return nil, errors.Join(fmt.Errorf("open NBD export %q: %w", name, err), conn.Close())
+		raw, err := sc.SyscallConn()
+		if err != nil {
+			return nil, errors.Join(fmt.Errorf("use NBD connection: %w", err), conn.Close())
 		}
+		c.raw = raw
 	}
 	c.wg.Add(2)
 	go c.readLoop()

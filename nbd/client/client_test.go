@@ -87,17 +87,18 @@ func TestParseURI(t *testing.T) {
 		want Address
 		bad  string
 	}{
-		{"nbd+unix:///home?socket=/run/x", Address{"unix", "/run/x", "home"}, ""},
-		{"nbd+unix:///?socket=/run/x", Address{"unix", "/run/x", ""}, ""},
-		{"nbd+unix:///a%2fb%20c?socket=s", Address{"unix", "s", "a/b c"}, ""},
-		{"nbd://host/x/y", Address{"tcp", "host:10809", "x/y"}, ""},
-		{"nbd://[::1]:99", Address{"tcp", "[::1]:99", ""}, ""},
-		{"unix:/run/x", Address{"unix", "/run/x", ""}, ""},
+		{"nbd+unix:///home?socket=/run/x", Address{Network: "unix", Host: "/run/x", Export: "home"}, ""},
+		{"nbd+unix:///?socket=/run/x", Address{Network: "unix", Host: "/run/x", Export: ""}, ""},
+		{"nbd+unix:///a%2fb%20c?socket=s", Address{Network: "unix", Host: "s", Export: "a/b c"}, ""},
+		{"nbd://host/x/y", Address{Network: "tcp", Host: "host:10809", Export: "x/y"}, ""},
+		{"nbd://[::1]:99", Address{Network: "tcp", Host: "[::1]:99", Export: ""}, ""},
+		{"unix:/run/x", Address{Network: "unix", Host: "/run/x", Export: ""}, ""},
 		{"unix:", Address{}, "path of the socket"},
 		{"nbd+unix:///x", Address{}, "?socket=PATH"},
 		{"nbd:///x", Address{}, "host is missing"},
-		{"nbds://h/x", Address{}, "TLS"},
-		{"http://h/x", Address{}, "want nbd://"},
+		{"nbds://h/x", Address{Network: "tcp", Host: "h:10809", Export: "x", TLS: true, TLSName: "h"}, ""},
+		{"nbds+unix:///x?socket=/s&tls-certificates=/c&tls-hostname=n", Address{Network: "unix", Host: "/s", Export: "x", TLS: true, Certificates: "/c", TLSName: "n"}, ""},
+		{"http://h/x", Address{}, "want nbd[s]://"},
 		{"nbd://h:x", Address{}, "parse NBD address"},
 	}
 	for _, tt := range tests {

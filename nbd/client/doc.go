@@ -39,5 +39,5 @@
 //
 // # Not spoken
 //
-// TLS, structured replies, block status, resizing. An nbds: address is refused.
+// Structured replies, block status, resizing.
 package client

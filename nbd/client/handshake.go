@@ -56,6 +56,7 @@ type haggler struct {
 	conn net.Conn
 	// noZeroes: EXPORT_NAME is answered without padding.
 	noZeroes bool
+	info     exportInfo // of the export that was opened
 }
 
 // withContext makes the connection fail once ctx ends, until the returned
@@ -218,29 +219,21 @@ func List(ctx context.Context, uri string) ([]Export, error) {
 	if err != nil {
 		return nil, err
 	}
-	conn, err := connect(ctx, a)
-	if err != nil {
-		return nil, err
-	}
-	defer conn.Close()
-	done := withContext(ctx, conn)
-	list, err := (&haggler{conn: conn}).list()
-	if cerr := done(); cerr != nil {
-		err = cerr
-	}
+	var list []Export
+	h, err := negotiate(ctx, a, func(h *haggler) (err error) {
+		list, err = h.list()
+		return err
+	})
 	if err != nil {
 		return nil, fmt.Errorf("list exports of %s: %w", uri, err)
 	}
-	return list, nil
+	return list, h.conn.Close()
 }
 
 // maxList bounds the exports that a server can make us remember.
 const maxList = 1 << 16
 
 func (h *haggler) list() ([]Export, error) {
-	if err := h.greet(); err != nil {
-		return nil, err
-	}
 	if err := h.send(wire.OptList, nil); err != nil {
 		return nil, err
 	}
@@ -265,14 +258,4 @@ func (h *haggler) list() ([]Export, error) {
 			return nil, fmt.Errorf("%w: %s in answer to LIST", ErrProtocol, wire.ReplyName(typ))
 		}
 	}
-}
-
-// connect opens a socket to a.
-func connect(ctx context.Context, a Address) (net.Conn, error) {
-	var d net.Dialer // TCP_NODELAY is on by default
-	conn, err := d.DialContext(ctx, a.Network, a.Host)
-	if err != nil {
-		return nil, fmt.Errorf("connect to NBD server: %w", err)
-	}
-	return conn, nil
 }

@@ -139,6 +139,10 @@ func TestTLS(t *testing.T) {
 	host, port, _ := net.SplitHostPort(d.tcp)
 	tool(t, "qemu-img", "compare", "--object", "tls-creds-x509,id=tls0,endpoint=client,dir="+mx1, "--image-opts",
 		"driver=file,filename="+in, fmt.Sprintf("driver=nbd,host=%s,port=%s,export=mail,tls-creds=tls0", host, port))
+	load := s.ctl("bench", "--uri", uri("all", mx1), "--time", "1s", "--verify")
+	if !strings.Contains(load, "IOPS") && !strings.Contains(load, "iops") {
+		t.Errorf("tierctl bench within TLS:\n%s", load)
+	}
 	// The kernel of this host needs none.
 	tool(t, "nbdcopy", s.uri("mail"), out)
 	tool(t, "cmp", in, out)
