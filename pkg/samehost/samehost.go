@@ -1,0 +1,97 @@
+// Package samehost protects a process on whose work the memory management of its own
+// host depends: one that serves, or reconnects, the block device of a file system that
+// is mounted here. When memory is short the kernel writes dirty pages to that device to
+// get some back; a process behind it that then waits for memory itself waits for ever.
+//
+// Three things help, and each can be forbidden to a process:
+//
+//	memory      mlockall with ONFAULT: what is in use stays in memory, and what is not
+//	            takes none
+//	io_flusher  PR_SET_IO_FLUSHER on all threads: allocations do not wait for write-back
+//	            of file systems, and writes are not throttled behind their dirty pages
+//	oom_score   oom_score_adj -900: others are chosen to die before
+package samehost
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// oomScore leaves a process that has lost its mind within reach of the kernel.
+const oomScore = "-900"
+
+// A Result is what became of one protection.
+type Result struct {
+	Name string // memory, io_flusher or oom_score
+	Err  error  // nil: it is in force
+}
+
+// Protect puts all protections in force that it may. It is meant for the start of a
+// program.
+func Protect() []Result {
+	return []Result{{"memory", lockMemory()}, {"io_flusher", setIOFlusher()}, {"oom_score", setOOMScore()}}
+}
+
+// Failed joins the errors of the protections that are not in force; nil if all are.
+func Failed(results []Result) error {
+	var errs []error
+	for _, r := range results {
+		if r.Err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", r.Name, r.Err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// lockMemory keeps in memory what is there. It does nothing where a limit is in force:
+// every mapping made later would count against it, those of the Go runtime too, and the
+// first that is refused ends the process.
+func lockMemory() error {
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_MEMLOCK, &limit); err != nil {
+		return err
+	}
+	if limit.Cur != unix.RLIM_INFINITY && !capable(unix.CAP_IPC_LOCK) {
+		return fmt.Errorf("locked memory is limited to %d bytes, and CAP_IPC_LOCK is missing", limit.Cur)
+	}
+	return os.NewSyscallError("mlockall", unix.Mlockall(unix.MCL_CURRENT|unix.MCL_FUTURE|unix.MCL_ONFAULT))
+}
+
+// capable reports whether the process has a capability.
+func capable(bit uint) bool {
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var data [2]unix.CapUserData
+	if err := unix.Capget(&header, &data[0]); err != nil {
+		return false
+	}
+	return data[bit/32].Effective&(1<<(bit%32)) != 0
+}
+
+// setIOFlusher marks all threads; those to come inherit it. One thread is asked first,
+// because all have to give the same answer.
+func setIOFlusher() error {
+	if err := unix.Prctl(unix.PR_SET_IO_FLUSHER, 1, 0, 0, 0); err != nil {
+		return os.NewSyscallError("prctl(PR_SET_IO_FLUSHER)", err)
+	}
+	_, _, no := syscall.AllThreadsSyscall6(unix.SYS_PRCTL, unix.PR_SET_IO_FLUSHER, 1, 0, 0, 0, 0)
+	if no == syscall.ENOTSUP {
+		return errors.New("not possible in a build with cgo")
+	}
+	if no != 0 {
+		return os.NewSyscallError("prctl(PR_SET_IO_FLUSHER)", no)
+	}
+	return nil
+}
+
+func setOOMScore() error {
+	const file = "/proc/self/oom_score_adj"
+	if b, err := os.ReadFile(file); err == nil && strings.HasPrefix(string(b), "-") && len(strings.TrimSpace(string(b))) >= len(oomScore) {
+		return nil // who started it has done so
+	}
+	return os.WriteFile(file, []byte(oomScore), 0)
+}
