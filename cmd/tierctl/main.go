@@ -119,6 +119,8 @@ func newRootCommand(g *globals) *cobra.Command {
 		newBackingCommand(g),
 		newVolumeCommand(g),
 		newRelocationCommand(g),
+		newAttachCommand(g),
+		newDetachCommand(g),
 		newLocateCommand(g),
 		newHeatCommand(g),
 		newBenchCommand(g),

@@ -210,7 +210,7 @@ func TestFailures(t *testing.T) {
 		code int
 		want string
 	}{
-		{"", 2, "tierctl: needs a verb: backing, bench, heat, locate, pool, relocation, tier, version, volume\n"},
+		{"", 2, "tierctl: needs a verb: attach, backing, bench, detach, heat, locate, pool, relocation, tier, version, volume\n"},
 		{"vulume list", 2, "tierctl: unknown verb \"vulume\"; did you mean volume?\n"},
 		{"volume", 2, "tierctl: volume: needs a verb: create, delete, grow, list, rename, set\n"},
 		{"volume lst", 2, "tierctl: volume: unknown verb \"lst\"; did you mean list or set?\n"},

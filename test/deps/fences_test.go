@@ -31,7 +31,7 @@ var fences = []fence{
 		"setup turns a configuration into the pool's options; what serves clients has no part in that"},
 	{"cmd/tierd", []string{"cmd/internal/...", "nbd", "pkg/...", "tiering", "tiering/heat", "tiering/plan", "lib/..."}, nil,
 		"the daemon puts parts together; it knows no other command and opens no store itself"},
-	{"cmd/tierctl", []string{"cmd/internal/...", "nbd/load", "nbd/client", "pkg/...", "tiering", "lib/..."}, nil,
+	{"cmd/tierctl", []string{"cmd/internal/...", "nbd/load", "nbd/client", "nbd/attach", "nbd/kernel", "pkg/...", "tiering", "lib/..."}, nil,
 		"the command line asks the daemon over its socket; of the pool it knows the offline verbs alone"},
 
 	{"nbd", []string{"nbd/wire", "pkg/metrics", "pkg/clock", "golang.org/x/sys/unix"}, nil,
@@ -42,6 +42,11 @@ var fences = []fence{
 		"the client has to work against any server, so it must not share code with ours"},
 	{"nbd/load", []string{"nbd/client", "nbd/wire", "pkg/trace", "pkg/units", "github.com/klauspost/compress/zstd"}, nil,
 		"the load generator judges the daemon, so it must not know it"},
+
+	{"nbd/kernel", []string{"golang.org/x/sys/unix"}, []string{"net"},
+		"the kernel is told what to do with sockets; where they come from is no business of it"},
+	{"nbd/attach", []string{"nbd/client", "nbd/kernel", "pkg/clock", "golang.org/x/sys/unix"}, nil,
+		"who attaches a volume may be on another machine, and knows of the server what NBD tells"},
 
 	{"tiering", []string{"tiering/...", "pkg/backing", "pkg/clock", "pkg/metrics", "pkg/units",
 		"github.com/google/uuid", "github.com/prometheus/client_golang/prometheus", "golang.org/x/time/rate", "golang.org/x/sys/unix", "golang.org/x/sync/..."}, []string{"net", "net/http"},
@@ -73,6 +78,7 @@ var fences = []fence{
 	{"pkg/control", []string{"pkg/units"}, nil, "the admin protocol has types of its own, which change more slowly than the domain"},
 	{"pkg/metrics", []string{"github.com/prometheus/client_golang/prometheus"}, nil, "metrics are reusable and know no tiers"},
 	{"pkg/trace", []string{"pkg/units", "github.com/klauspost/compress/zstd", "github.com/ulikunitz/xz"}, nil, "traces are reusable and know no tiers"},
+	{"pkg/samehost", []string{"golang.org/x/sys/unix"}, []string{"net"}, "what protects a process knows nothing of what the process does"},
 	{"pkg/units", nil, []string{"os"}, "units are a leaf"},
 	{"pkg/clock", nil, []string{"os"}, "the clock is a leaf"},
 

@@ -1,0 +1,147 @@
+package attach
+
+import (
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"tierd/nbd/client"
+)
+
+// A Phase is how a device is.
+type Phase string
+
+// The phases.
+const (
+	PhaseAttached     Phase = "attached"
+	PhaseReconnecting Phase = "reconnecting" // requests wait for the server
+	PhaseRefused      Phase = "refused"      // requests wait for somebody to decide; see Problem
+	PhaseUnwatched    Phase = "unwatched"    // nobody connects it again
+)
+
+// State is what is noted of a device, for the next Run and for people. The file is for
+// its owner alone, since ClientID is a secret.
+type State struct {
+	Device      string    `json:"device"`
+	URI         string    `json:"uri"`
+	Volume      string    `json:"volume"`      // the volume's UUID; "": the server told none
+	Continuity  string    `json:"continuity"`  // "": likewise
+	Size        int64     `json:"size_bytes"`  // of the device
+	Connections int       `json:"connections"` // sockets
+	ClientID    string    `json:"client_id"`
+	Generation  uint64    `json:"generation"`
+	Phase       Phase     `json:"phase"`
+	Problem     string    `json:"problem"` // why it is not attached
+	Since       time.Time `json:"since"`   // of the phase
+	Reconnects  int       `json:"reconnects"`
+	PID         int       `json:"pid"` // of who watches, or did
+}
+
+// identity is the state's part that the server is told.
+func (s *State) identity() (id client.Identity, err error) {
+	b, err := hex.DecodeString(s.ClientID)
+	if err != nil || len(b) != len(id.ID) {
+		return id, fmt.Errorf("client id %q of %s is none", s.ClientID, s.Device)
+	}
+	copy(id.ID[:], b)
+	id.Generation = s.Generation
+	return id, nil
+}
+
+// describe reads what a server tells of an export: the volume's UUID and its continuity
+// id; empty if it is no tierd.
+func describe(description string) (volume, continuity string) {
+	f := strings.Fields(description)
+	if len(f) == 5 && f[0] == "tierd" && f[1] == "volume" && f[3] == "continuity" {
+		return f[2], f[4]
+	}
+	return "", ""
+}
+
+// files are those of a device, in Options.StateDir.
+type files struct{ state, accept, lock string }
+
+func filesOf(dir, device string) files {
+	base := filepath.Join(dir, filepath.Base(device))
+	return files{base + ".json", base + ".accept", base + ".lock"}
+}
+
+// Load returns what is noted of a device; the error is fs.ErrNotExist if nothing is.
+func Load(dir, device string) (State, error) {
+	b, err := os.ReadFile(filesOf(dir, device).state)
+	if err != nil {
+		return State{}, err
+	}
+	var s State
+	if err := json.Unmarshal(b, &s); err != nil {
+		return State{}, fmt.Errorf("state of %s: %w", device, err)
+	}
+	return s, nil
+}
+
+// save replaces the file. It lies in a file system of memory in most cases, and need
+// not outlive the kernel.
+func (f files) save(s State) error {
+	b, err := json.MarshalIndent(s, "", "  ")
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(f.state+".new", append(b, '\n'), 0o600); err != nil {
+		return err
+	}
+	return os.Rename(f.state+".new", f.state)
+}
+
+// AcceptLoss lets the device be attached again although answered data may be lost. It
+// is for whoever watches it now, or will.
+func AcceptLoss(dir, device string) error {
+	return os.WriteFile(filesOf(dir, device).accept, nil, 0o600)
+}
+
+// Forget removes what is noted of a device.
+func Forget(dir, device string) error {
+	f := filesOf(dir, device)
+	var errs []error
+	for _, name := range []string{f.state, f.accept} {
+		if err := os.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// ErrWatched is returned when a process watches the device already.
+var ErrWatched = errors.New("is watched already")
+
+// lockDevice makes the caller the one that watches a device, until the file is closed.
+func (f files) lockDevice(device string) (*os.File, error) {
+	lock, err := os.OpenFile(f.lock, os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	err = unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+	if err == unix.EWOULDBLOCK {
+		err = fmt.Errorf("%s %w", device, ErrWatched)
+	}
+	if err != nil {
+		return nil, errors.Join(err, lock.Close())
+	}
+	return lock, nil
+}
+
+// Watched reports whether a process watches a device.
+func Watched(dir, device string) bool {
+	lock, err := filesOf(dir, device).lockDevice(device)
+	if err == nil {
+		_ = lock.Close()
+	}
+	return errors.Is(err, ErrWatched)
+}
