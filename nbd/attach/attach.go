@@ -216,13 +216,13 @@ func (a *attachment) connect(ctx context.Context) error {
 	if err := a.awaitDevice(ctx); err != nil {
 		return err
 	}
+	a.log.Info("attached", "uri", a.o.URI, "bytes", a.state.Size, "volume", a.state.Volume, "connections", a.state.Connections)
 	return a.attached()
 }
 
 // attached notes that the device has its sockets.
 func (a *attachment) attached() error {
 	a.state.Phase, a.state.Problem, a.state.Since = PhaseAttached, "", a.o.Clock.Now()
-	a.log.Info("attached", "uri", a.o.URI, "bytes", a.state.Size, "volume", a.state.Volume, "connections", a.state.Connections)
 	return a.files.save(a.state)
 }
 
