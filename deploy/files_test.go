@@ -115,7 +115,7 @@ func TestFstab(t *testing.T) {
 			continue
 		}
 		device := filepath.Base(f[0])
-		for _, want := range []string{"_netdev", "nofail", "x-systemd.requires=nbd@" + device + ".service"} {
+		for _, want := range []string{"_netdev", "nofail", "x-systemd.requires=tierd-attach@" + device + ".service"} {
 			if !strings.Contains(f[3], want) {
 				t.Errorf("%v: has no %s", f, want)
 			}

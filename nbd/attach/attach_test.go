@@ -1,0 +1,542 @@
+package attach
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"math/big"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
+
+	"tierd/nbd"
+	"tierd/nbd/client"
+	"tierd/nbd/kernel"
+	"tierd/nbd/wire"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const patience = 90 * time.Second
+
+func eventually(t testing.TB, what string, ok func() bool) {
+	t.Helper()
+	for end := time.Now().Add(patience); !ok(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("in vain: %s", what)
+		}
+	}
+}
+
+// disk is a Device that reads as one byte.
+type disk struct{ size int64 }
+
+func (d disk) Size() int64 { return d.size }
+func (d disk) TryRead(p []byte, _ int64) bool {
+	for i := range p {
+		p[i] = 7
+	}
+	return true
+}
+func (d disk) ReadAt(context.Context, []byte, int64) error            { return nil }
+func (d disk) BeginWrite(int64, int64) nbd.Mutation                   { return nothing{} }
+func (d disk) BeginTrim(int64, int64) nbd.Mutation                    { return nothing{} }
+func (d disk) BeginWriteZeroes(int64, int64, bool, bool) nbd.Mutation { return nothing{} }
+func (d disk) Span(_, n int64) nbd.Span                               { return nbd.Span{Len: n} }
+func (d disk) Promote(context.Context, int64, int64) error            { return nil }
+func (d disk) Flush(context.Context) error                            { return nil }
+func (d disk) Close() error                                           { return nil }
+
+type nothing struct{}
+
+func (nothing) Run(context.Context, []byte, bool) error { return nil }
+
+// exports is one volume.
+type exports struct {
+	volume, continuity string
+	size               int64
+}
+
+func (e exports) List() []nbd.ExportInfo { return nil }
+func (e exports) Info(string) (nbd.ExportInfo, error) {
+	return nbd.ExportInfo{Name: "home", Size: e.size, Description: fmt.Sprintf("tierd volume %s continuity %s", e.volume, e.continuity)}, nil
+}
+func (e exports) Open(string) (nbd.Device, error) { return disk{e.size}, nil }
+
+// A rig is a server that comes and goes, and a kernel that believes in its sockets.
+type rig struct {
+	t      *testing.T
+	dir    string
+	sock   string
+	server *nbd.Server
+	served chan error
+
+	mu        sync.Mutex
+	on        bool
+	device    kernel.Device
+	sockets   []int
+	ignored   int // sockets for which there was no place
+	reconfigs int
+	deaths    chan uint32
+}
+
+func newRig(t *testing.T) *rig {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "at")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &rig{t: t, dir: dir, sock: filepath.Join(dir, "n"), deaths: make(chan uint32, 16)}
+	if err := os.MkdirAll(filepath.Join(dir, "sys", "nbd3"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		r.stop()
+		r.drop()
+		os.RemoveAll(dir)
+	})
+	return r
+}
+
+func (r *rig) serve(e exports) {
+	r.t.Helper()
+	l, err := net.Listen("unix", r.sock)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	r.serveOn(l, nbd.Config{Exports: e})
+}
+
+func (r *rig) serveOn(l net.Listener, cfg nbd.Config) {
+	r.server, r.served = nbd.NewServer(cfg), make(chan error, 1)
+	go func(s *nbd.Server, served chan error) { served <- s.Serve(context.Background(), l) }(r.server, r.served)
+}
+
+func (r *rig) stop() {
+	if r.server == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	if err := r.server.Shutdown(ctx); err != nil {
+		r.t.Errorf("Shutdown: %v", err)
+	}
+	<-r.served
+	r.server = nil
+}
+
+func (r *rig) drop() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, fd := range r.sockets {
+		unix.Close(fd)
+	}
+	r.sockets, r.on = nil, false
+}
+
+// Connect is a Kernel's.
+func (r *rig) Connect(d kernel.Device) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.on {
+		return unix.EBUSY
+	}
+	r.on, r.device = true, d
+	for _, fd := range d.Sockets {
+		dup, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
+		if err != nil {
+			return err
+		}
+		r.sockets = append(r.sockets, dup)
+	}
+	return os.WriteFile(filepath.Join(r.dir, "sys", "nbd3", "pid"), []byte("1\n"), 0o600)
+}
+
+// Reconfigure is a Kernel's: new sockets take the places of dead ones.
+func (r *rig) Reconfigure(_ uint32, backend string, sockets []int) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.reconfigs++
+	if backend != r.device.Backend {
+		return unix.EINVAL
+	}
+	for _, fd := range sockets {
+		place := -1
+		for i, old := range r.sockets {
+			if (&link{fd: old}).dead() {
+				place = i
+				break
+			}
+		}
+		if place < 0 {
+			r.ignored++
+			continue
+		}
+		dup, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
+		if err != nil {
+			return err
+		}
+		unix.Close(r.sockets[place])
+		r.sockets[place] = dup
+	}
+	return nil
+}
+
+// Connected is a Kernel's.
+func (r *rig) Connected(uint32) (bool, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.on, nil
+}
+
+// prove reads on each of the kernel's sockets, as requests of a file system would.
+func (r *rig) prove(string) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, fd := range r.sockets {
+		b := make([]byte, wire.RequestSize)
+		wire.PutRequest(b, 0, wire.CmdRead, 5, 0, 512)
+		tv := unix.NsecToTimeval(int64(patience))
+		if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &tv); err != nil {
+			return err
+		}
+		if err := unix.Send(fd, b, unix.MSG_NOSIGNAL); err != nil {
+			return err
+		}
+		reply := make([]byte, wire.SimpleReplySize+512)
+		for got := 0; got < len(reply); {
+			n, err := unix.Read(fd, reply[got:])
+			if err != nil || n == 0 {
+				return fmt.Errorf("read: %d, %w", n, errors.Join(err, io.ErrUnexpectedEOF))
+			}
+			got += n
+		}
+		if h := wire.ParseSimpleReply(reply); h.Error != 0 || reply[len(reply)-1] != 7 {
+			return fmt.Errorf("reply %+v", h)
+		}
+	}
+	return nil
+}
+
+// run starts a Run, and returns how to end it.
+func (r *rig) run(uri string, connections int) (stop func() error, ready func() bool) {
+	r.t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	done, up := make(chan error, 1), make(chan struct{})
+	go func() {
+		done <- Run(ctx, r, Options{
+			Device: "/dev/nbd3", URI: uri, Connections: connections, BlockSize: 4096, Timeout: time.Second, DeadTimeout: time.Minute,
+			StateDir: filepath.Join(r.dir, "state"), Deaths: r.deaths, Logger: slog.New(slog.DiscardHandler),
+			SysBlock: filepath.Join(r.dir, "sys"), Prove: r.prove,
+		}, func() { close(up) })
+	}()
+	var once sync.Once
+	var err error
+	stop = func() error {
+		once.Do(func() {
+			cancel()
+			err = <-done
+		})
+		return err
+	}
+	r.t.Cleanup(func() { _ = stop() })
+	ready = func() bool {
+		select {
+		case <-up:
+			return true
+		case err = <-done:
+			once.Do(cancel)
+			return false
+		case <-time.After(patience):
+			r.t.Fatal("neither attached nor refused")
+			return false
+		}
+	}
+	return stop, ready
+}
+
+func (r *rig) uri() string { return "nbd+unix:///home?socket=" + r.sock }
+
+func (r *rig) state() State {
+	s, err := Load(filepath.Join(r.dir, "state"), "/dev/nbd3")
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		r.t.Fatal(err)
+	}
+	return s
+}
+
+func (r *rig) await(p Phase, reconnects int) {
+	r.t.Helper()
+	eventually(r.t, fmt.Sprintf("%s after %d reconnects; it is %+v", p, reconnects, r.state()), func() bool {
+		s := r.state()
+		return s.Phase == p && s.Reconnects == reconnects
+	})
+}
+
+var whole = exports{"v-1", "c-1", 1 << 20}
+
+// TestRestart: a server that goes and comes back gets the device again, with all of
+// its sockets, whether or not the kernel's events arrive.
+func TestRestart(t *testing.T) {
+	for _, events := range []bool{true, false} {
+		for _, connections := range []int{1, 4} {
+			r := newRig(t)
+			r.serve(whole)
+			stop, ready := r.run(r.uri(), connections)
+			if !ready() {
+				t.Fatal(stop())
+			}
+			if d := r.device; d.Size != 1<<20 || d.BlockSize != 4096 || len(d.Sockets) != connections || d.Backend != "tierd:v-1" ||
+				d.Timeout != time.Second || d.DeadTimeout != time.Minute || d.ServerFlags&wire.FlagCanMultiConn == 0 || d.ServerFlags&wire.FlagSendDF != 0 {
+				t.Errorf("the kernel was told %+v", d)
+			}
+			if err := r.prove(""); err != nil {
+				t.Fatal(err)
+			}
+			first := r.state()
+			for i := range 2 {
+				r.stop()
+				if events {
+					r.deaths <- 9 // another device
+					r.deaths <- 3
+				}
+				time.Sleep(time.Millisecond) // or not: the server is away for a while
+				r.serve(whole)
+				r.await(PhaseAttached, i+1)
+				if err := r.prove(""); err != nil {
+					t.Errorf("after restart %d: %v", i, err)
+				}
+			}
+			if r.ignored != 0 {
+				t.Errorf("%d sockets were ignored", r.ignored)
+			}
+			if s := r.state(); s.Generation < first.Generation+2 || s.ClientID != first.ClientID {
+				t.Errorf("first %+v, then %+v", first, s)
+			}
+			if err := stop(); err != nil {
+				t.Errorf("Run: %v", err)
+			}
+		}
+	}
+}
+
+// TestTakeOver: the device stays attached when Run ends, and the next one goes on.
+func TestTakeOver(t *testing.T) {
+	r := newRig(t)
+	r.serve(whole)
+	stop, ready := r.run(r.uri(), 2)
+	if !ready() {
+		t.Fatal(stop())
+	}
+	if !Watched(filepath.Join(r.dir, "state"), "/dev/nbd3") {
+		t.Error("it is not seen that the device is watched")
+	}
+	if _, again := r.run(r.uri(), 2); again() {
+		t.Error("a second Run for a device")
+	}
+	if err := stop(); err != nil {
+		t.Fatal(err)
+	}
+	if Watched(filepath.Join(r.dir, "state"), "/dev/nbd3") {
+		t.Error("it counts as watched after the end")
+	}
+	if err := r.prove(""); err != nil {
+		t.Errorf("with nobody watching: %v", err)
+	}
+	if s := r.state(); s.Phase != PhaseUnwatched {
+		t.Errorf("state %+v", s)
+	}
+	if _, other := r.run(r.uri()+"&x=1", 2); other() {
+		t.Error("a Run for another address took the device over")
+	}
+	stop, ready = r.run(r.uri(), 2)
+	if !ready() {
+		t.Fatal(stop())
+	}
+	r.await(PhaseAttached, 1)
+	if err := r.prove(""); err != nil || r.ignored != 0 {
+		t.Errorf("after the takeover: %v, %d sockets ignored", err, r.ignored)
+	}
+	// It ends by itself when the device is disconnected, and nothing is left.
+	r.drop()
+	eventually(t, "the state is forgotten", func() bool { return r.state().Device == "" })
+	if err := stop(); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestRefusals: what is there now is not what was attached.
+func TestRefusals(t *testing.T) {
+	for _, tc := range []struct {
+		name   string
+		then   exports
+		say    string
+		accept bool // makes it good
+	}{
+		{"continuity", exports{"v-1", "c-2", 1 << 20}, "may be lost", true},
+		{"another volume", exports{"v-2", "c-1", 1 << 20}, "volume", false},
+		{"smaller", exports{"v-1", "c-1", 1 << 19}, "bytes", false},
+		{"larger", exports{"v-1", "c-1", 1 << 21}, "", false},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			r := newRig(t)
+			r.serve(whole)
+			stop, ready := r.run(r.uri(), 2)
+			if !ready() {
+				t.Fatal(stop())
+			}
+			r.stop()
+			r.serve(tc.then)
+			if tc.say == "" {
+				r.await(PhaseAttached, 1)
+				return
+			}
+			r.await(PhaseRefused, 0)
+			if s := r.state(); !strings.Contains(s.Problem, tc.say) {
+				t.Errorf("problem %q, want something with %q", s.Problem, tc.say)
+			}
+			if r.reconfigs != 0 {
+				t.Error("the kernel got sockets")
+			}
+			if err := AcceptLoss(filepath.Join(r.dir, "state"), "/dev/nbd3"); err != nil {
+				t.Fatal(err)
+			}
+			if tc.accept {
+				r.await(PhaseAttached, 1)
+				if s := r.state(); s.Continuity != "c-2" {
+					t.Errorf("continuity %q", s.Continuity)
+				}
+				return
+			}
+			r.stop()
+			r.serve(whole)
+			r.await(PhaseAttached, 1) // the right one is back
+		})
+	}
+}
+
+func TestBeginRefuses(t *testing.T) {
+	r := newRig(t)
+	_, ready := r.run(r.uri(), 1)
+	if ready() {
+		t.Error("attached without a server")
+	}
+	if s := r.state(); s.Device != "" {
+		t.Errorf("noted: %+v", s)
+	}
+	r.serve(whole)
+	r.on = true
+	stop, ready := r.run(r.uri(), 1)
+	if ready() || !strings.Contains(stop().Error(), "in use") {
+		t.Errorf("a device in use: %v", stop())
+	}
+}
+
+func TestIndexOf(t *testing.T) {
+	for device, want := range map[string]int{"/dev/nbd0": 0, "/dev/nbd15": 15, "/dev/./nbd1": 1, "nbd0": -1, "/dev/nbd": -1, "/dev/nbd0p1": -1, "/dev/sda": -1, "/dev/nbd01": -1, "/dev/nbd-1": -1, "/tmp/nbd0": -1} {
+		got, err := IndexOf(device)
+		if (err == nil) != (want >= 0) || err == nil && int(got) != want {
+			t.Errorf("IndexOf(%q) = %d, %v, want %d", device, got, err, want)
+		}
+	}
+}
+
+// TestWithinTLS: the kernel's socket is plain, and goes through this process.
+func TestWithinTLS(t *testing.T) {
+	r := newRig(t)
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cert := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "s"}, DNSNames: []string{"localhost"}, IsCA: true,
+		BasicConstraintsValid: true, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour)}
+	der, err := x509.CreateCertificate(rand.Reader, cert, cert, key.Public(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(r.dir, "ca-cert.pem"), pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cfg := nbd.Config{Exports: whole, TLS: nbd.TLSRequire, TLSConfig: func() *tls.Config {
+		return &tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}}
+	}}
+	listen := func() {
+		l, err := net.Listen("unix", r.sock)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.serveOn(l, cfg)
+	}
+	listen()
+	stop, ready := r.run("nbds+unix:///home?socket="+r.sock+"&tls-certificates="+r.dir, 2)
+	if !ready() {
+		t.Fatal(stop())
+	}
+	if err := r.prove(""); err != nil {
+		t.Fatal(err)
+	}
+	r.stop()
+	listen()
+	r.await(PhaseAttached, 1)
+	if err := r.prove(""); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestUsers(t *testing.T) {
+	dir := t.TempDir()
+	for name, text := range map[string]string{
+		"proc/mounts":       "/dev/sda1 / ext4 rw 0 0\n/dev/nbd0p1 /srv/data ext4 rw 0 0\n/dev/nbd1 /mnt xfs rw 0 0\n",
+		"proc/swaps":        "Filename Type Size Used Priority\n/dev/nbd1 partition 1 0 -2\n",
+		"sys/nbd0/nbd0p1/x": "", "sys/nbd1/x": "", "sys/nbd2/holders/dm-0": "", "sys/nbd3/x": "",
+	} {
+		file := filepath.Join(dir, name)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o755), os.WriteFile(file, []byte(text), 0o600)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for device, want := range map[string]string{
+		"/dev/nbd0": "/dev/nbd0 is mounted at /srv/data",
+		"/dev/nbd2": "/dev/nbd2 is used by /dev/dm-0",
+		"/dev/nbd3": "",
+	} {
+		got, err := Users(filepath.Join(dir, "proc"), filepath.Join(dir, "sys"), device)
+		if err != nil || strings.Join(got, "; ") != want {
+			t.Errorf("%s: got %q, %v, want %q", device, got, err, want)
+		}
+	}
+	if got, _ := Users(filepath.Join(dir, "proc"), filepath.Join(dir, "sys"), "/dev/nbd1"); len(got) != 2 {
+		t.Errorf("/dev/nbd1: got %q, want a mount and swap", got)
+	}
+}
+
+// TestDescribe: of servers of another make nothing is known.
+func TestDescribe(t *testing.T) {
+	if v, c := describe("tierd volume a continuity b"); v != "a" || c != "b" {
+		t.Errorf("got %q, %q", v, c)
+	}
+	for _, text := range []string{"", "a disk", "tierd volume a continuity", "other volume a continuity b"} {
+		if v, c := describe(text); v+c != "" {
+			t.Errorf("%q: got %q, %q", text, v, c)
+		}
+	}
+	var _ Kernel = (*kernel.Client)(nil)
+	_ = client.Info{}
+}
