@@ -62,6 +62,10 @@ crash: build ## two hours of crashes: power cuts, kills, boots, deliberate bugs 
 e2e: build ## real daemon, real clients
 	scripts/test e2e
 
+.PHONY: vm
+vm: build ## a real kernel's NBD client in a virtual machine (needs qemu; says what is missing; test/vm/README.md)
+	scripts/vm
+
 .PHONY: fuzz
 fuzz: ## each fuzz target for FUZZTIME (10s)
 	scripts/fuzz $(FUZZTIME)
