@@ -16,12 +16,19 @@ import (
 // contexts, whose ids it returns.
 func openStructured(t testing.TB, path, name string, contexts ...string) (*raw, map[string]uint32) {
 	t.Helper()
-	r := dial(t, path).hello(bothFlags)
+	r := dial(t, path)
+	return r, r.structuredGo(name, contexts)
+}
+
+// structuredGo is the handshake of openStructured.
+func (r *raw) structuredGo(name string, contexts []string) (ids map[string]uint32) {
+	r.t.Helper()
+	r.hello(bothFlags)
 	r.send(option(wire.OptStructuredReply, nil))
 	if got := r.final(wire.OptStructuredReply); got != wire.RepAck {
-		t.Fatalf("STRUCTURED_REPLY: got %s", wire.ReplyName(got))
+		r.t.Fatalf("STRUCTURED_REPLY: got %s", wire.ReplyName(got))
 	}
-	ids := map[string]uint32{}
+	ids = map[string]uint32{}
 	if len(contexts) > 0 {
 		r.send(option(wire.OptSetMetaContext, wire.AppendMetaContext(nil, name, contexts...)))
 		for _, a := range r.answers(wire.OptSetMetaContext) {
@@ -32,9 +39,9 @@ func openStructured(t testing.TB, path, name string, contexts ...string) (*raw, 
 	}
 	r.send(option(wire.OptGo, wire.AppendInfoRequest(nil, name)))
 	if got := r.final(wire.OptGo); got != wire.RepAck {
-		t.Fatalf("GO %q: got %s", name, wire.ReplyName(got))
+		r.t.Fatalf("GO %q: got %s", name, wire.ReplyName(got))
 	}
-	return r, ids
+	return ids
 }
 
 type chunk struct {
