@@ -21,6 +21,7 @@ import (
 	"tierd/nbd"
 	"tierd/pkg/config"
 	"tierd/pkg/control"
+	"tierd/pkg/samehost"
 	"tierd/tiering"
 )
 
@@ -48,6 +49,7 @@ type daemon struct {
 
 	listeners listeners
 	certs     certificates
+	protected []samehost.Result
 	pool      *tiering.Pool
 	nbd       *nbd.Server
 	control   *control.Server
@@ -60,6 +62,9 @@ type daemon struct {
 func (d *daemon) run(ctx context.Context) error {
 	for _, w := range d.cfg.Warnings() {
 		d.log.Warn(w)
+	}
+	if err := d.protect(); err != nil {
+		return err
 	}
 	if err := d.certs.load(d.cfg.NBD.TLS); err != nil {
 		return err
@@ -91,6 +96,24 @@ func (d *daemon) run(ctx context.Context) error {
 	err = d.wait(ctx)
 	d.notify(sd.SdNotifyStopping)
 	return errors.Join(err, d.shutdown())
+}
+
+// protect keeps the daemon from waiting for memory that only it can free. It comes
+// first, so that memory and threads to come are covered.
+func (d *daemon) protect() error {
+	if d.cfg.SameHost == config.SameHostOff {
+		return nil
+	}
+	d.protected = samehost.Protect()
+	if err := samehost.Failed(d.protected); err != nil && d.cfg.SameHost == config.SameHostStrict {
+		return fmt.Errorf("same_host is strict, and the daemon cannot be protected: %s", strings.ReplaceAll(err.Error(), "\n", "; "))
+	}
+	for _, r := range d.protected {
+		if r.Err != nil {
+			d.log.Warn("not protected against a lack of memory on this host", "protection", r.Name, "error", r.Err)
+		}
+	}
+	return nil
 }
 
 // open opens the pool. A signal stops that as soon as it has ended: then the pool is
@@ -147,7 +170,7 @@ func (d *daemon) serve(ctx context.Context) {
 		return
 	}
 	reg := prometheus.NewRegistry()
-	reg.MustRegister(d.pool.Collector(), stats, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), buildInfo())
+	reg.MustRegister(d.pool.Collector(), stats, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), buildInfo(), protection(d.protected))
 	mux := http.NewServeMux()
 	mux.Handle("/metrics", promhttp.HandlerFor(reg, promhttp.HandlerOpts{ErrorLog: slog.NewLogLogger(d.log.Handler(), slog.LevelWarn)}))
 	mux.HandleFunc("/{$}", func(w http.ResponseWriter, _ *http.Request) {

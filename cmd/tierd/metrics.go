@@ -7,6 +7,7 @@ import (
 
 	"tierd/nbd"
 	"tierd/pkg/metrics"
+	"tierd/pkg/samehost"
 )
 
 // handshakeReasons are the values of the label reason of failed handshakes.
@@ -101,4 +102,19 @@ func buildInfo() prometheus.Collector {
 		Namespace: metrics.Namespace, Name: "build_info", Help: "Version of the daemon; always 1.",
 		ConstLabels: prometheus.Labels{"version": programVersion()},
 	}, func() float64 { return 1 })
+}
+
+// protection is a metric of what protects the daemon on a host that uses its own volumes.
+func protection(results []samehost.Result) prometheus.Collector {
+	g := prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Namespace: metrics.Namespace, Name: "same_host_protection", Help: "Whether a protection against a lack of memory on this host is in force.",
+	}, []string{"kind"})
+	for _, r := range results {
+		on := 0.0
+		if r.Err == nil {
+			on = 1
+		}
+		g.WithLabelValues(r.Name).Set(on)
+	}
+	return g
 }

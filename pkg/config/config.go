@@ -21,6 +21,7 @@ type Config struct {
 	Metrics    Metrics    `yaml:"metrics"`
 	Admin      Admin      `yaml:"admin"`
 	Log        Log        `yaml:"log"`
+	SameHost   SameHost   `yaml:"same_host"`
 
 	source source
 }
@@ -169,7 +170,8 @@ const (
 // stands: there is no default for the metadata path and the tiers.
 func Default() *Config {
 	return &Config{
-		Space: Space{LowWater: 10},
+		Space:    Space{LowWater: 10},
+		SameHost: SameHostWarn,
 		NBD: NBD{
 			Listen: []Listener{{Network: "unix", Address: DefaultNBDSocket}},
 			TLS:    TLS{Mode: TLSOff},

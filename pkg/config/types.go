@@ -147,6 +147,22 @@ func (m *TLSMode) UnmarshalText(text []byte) error {
 	return oneOf(m, text, TLSOff, TLSAllow, TLSRequire)
 }
 
+// SameHost says what to do about file systems of this host on volumes that it serves
+// itself, whose memory the daemon must not wait for.
+type SameHost string
+
+// The values of same_host.
+const (
+	SameHostOff    SameHost = "off"
+	SameHostWarn   SameHost = "warn"   // protect the daemon as far as it may, and tell what it may not
+	SameHostStrict SameHost = "strict" // do not start without all of it
+)
+
+// UnmarshalText reads off, warn or strict.
+func (h *SameHost) UnmarshalText(text []byte) error {
+	return oneOf(h, text, SameHostOff, SameHostWarn, SameHostStrict)
+}
+
 // A Level is the least severity that is logged. It is a slog.Leveler.
 type Level slog.Level
 

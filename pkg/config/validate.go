@@ -84,6 +84,11 @@ func (v *validator) config(c *Config) {
 		v.faultf("space.low_water", "must be from 0%% to 100%% (got %s)", w)
 	}
 	v.nbd(&c.NBD)
+	switch c.SameHost {
+	case SameHostOff, SameHostWarn, SameHostStrict:
+	default:
+		v.faultf("same_host", "must be off, warn or strict (got %s)", units.Quote(string(c.SameHost)))
+	}
 	v.heat(&c.Heat)
 	v.relocation(c)
 	v.metrics(&c.Metrics)
