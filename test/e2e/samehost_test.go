@@ -19,7 +19,7 @@ func TestSameHost(t *testing.T) {
 		}
 		on := strings.Contains(m, series+" 1")
 		all = all && on
-		if on == d.logged("not protected", "protection="+kind) {
+		if on == d.logged("not protected", `"protection":"`+kind+`"`) {
 			t.Errorf("%s: in force: %v, and the log says the opposite", kind, on)
 		}
 	}
