@@ -62,13 +62,14 @@ type model struct {
 	bad     bool       // reads of the device fail
 	changes []*modelOp // of the round, those that may take effect
 
-	flushes, promoted, fuas int64
+	flushes, promoted, fuas, noHoles int64
 }
 
 // modelOps makes requests, valid or not, of the bytes of a fuzzer, eight for each.
 func modelOps(b []byte) (rounds [][]*modelOp, knobs []byte, clients []byte) {
 	cmds := []wire.Cmd{wire.CmdRead, wire.CmdRead, wire.CmdRead, wire.CmdWrite, wire.CmdWrite, wire.CmdWrite, wire.CmdTrim,
 		wire.CmdWriteZeroes, wire.CmdWriteZeroes, wire.CmdFlush, wire.CmdCache, wire.CmdBlockStatus, wire.CmdBlockStatus, wire.CmdResize, 4711}
+	fits := map[wire.Cmd]uint16{wire.CmdRead: wire.CmdFlagDF, wire.CmdBlockStatus: wire.CmdFlagReqOne, wire.CmdWriteZeroes: wire.CmdFlagNoHole | wire.CmdFlagFastZero}
 	const clientBits, endOfRound = 3, 0x80
 	fresh := true
 	for i := 0; len(b) >= 8 && i < 64; i, b = i+1, b[8:] {
@@ -79,6 +80,9 @@ func modelOps(b []byte) (rounds [][]*modelOp, knobs []byte, clients []byte) {
 		o.RequestMagic, o.Type, o.Handle = wire.RequestMagic, cmds[int(b[1])%len(cmds)], (uint64(i)+1)*0x9e3779b97f4a7c15
 		if b[2]&0x40 != 0 { // most requests have no flags
 			o.CommandFlags = uint16(b[2]&31) | uint16(b[2]&0x80)<<8
+			if b[2]&0x20 == 0 {
+				o.CommandFlags &= fits[o.Type] | wire.CmdFlagFUA
+			}
 		}
 		switch at := binary.BigEndian.Uint16(b[3:]); {
 		case o.Type == wire.CmdFlush && at%8 != 0:
@@ -104,6 +108,9 @@ func modelOps(b []byte) (rounds [][]*modelOp, knobs []byte, clients []byte) {
 			if o.Type == wire.CmdWrite {
 				o.Length = 1<<20 + low&7
 			}
+		}
+		if b[3] == 0xfe && o.Length < modelSize { // up to the end, or a byte further
+			o.Offset = modelSize - uint64(o.Length) + uint64(b[4]&1)
 		}
 		if o.Type == wire.CmdFlush && o.Offset == 0 && n%8 != 0 {
 			o.Length = 0
@@ -277,6 +284,9 @@ func (m *model) done(o *modelOp, errno wire.Errno) {
 	if want := m.allowed(o); !slices.Contains(want, errno) {
 		m.t.Fatalf("%+v: got %s, want one of %v", o.Request, wire.ErrnoName(errno), want)
 	}
+	if (errno == wire.OK || errno == wire.ENOTSUP) && o.Type == wire.CmdWriteZeroes && o.CommandFlags&wire.CmdFlagNoHole != 0 {
+		m.noHoles++
+	}
 	switch {
 	case errno == wire.ENOTSUP && o.CommandFlags&wire.CmdFlagFUA != 0:
 		m.fuas++
@@ -399,22 +409,24 @@ func socketPair(t *testing.T) (client, server net.Conn) {
 // a model of the export.
 func FuzzModel(f *testing.F) {
 	rnd := rand.New(rand.NewPCG(1, 2))
-	for i := range 40 {
+	for i := range 60 {
 		b := make([]byte, 8*(1+rnd.IntN(64)))
 		for j := range b {
 			b[j] = byte(rnd.Uint32())
 		}
-		if i%2 == 0 { // mostly valid ones
-			for j := 0; j < len(b); j += 8 {
-				b[j+2] &= 0x41
-				b[j+5] &= 0x7f
+		for j := 0; i%3 > 0 && j < len(b); j += 8 { // mostly valid ones
+			b[j+2] &= 0x5f
+			b[j+5] &= 0xbf
+			if i%3 == 1 {
+				b[j+3] = []byte{0xfe, b[j+3] & 0x7f}[rnd.IntN(2)]
 			}
 		}
 		f.Add(b)
 	}
 	f.Fuzz(func(t *testing.T, input []byte) {
 		d := newMemDevice(modelSize)
-		d.holes, d.fastZero = true, len(input)%2 == 0 || len(input) > 0 && input[len(input)-1]&1 != 0
+		d.holes, d.fastZero = true, len(input) > 0 && input[0]&0x40 != 0
+		fill(d.data[:2*memExtent], 5)
 		var bad atomic.Bool
 		d.readErr = func(int64) error {
 			if bad.Load() {
@@ -433,7 +445,7 @@ func FuzzModel(f *testing.F) {
 			clients = append(clients, modelHello(&raw{t, c}, name, i))
 		}
 
-		m := &model{t: t, d: d, data: make([]byte, modelSize)}
+		m := &model{t: t, d: d, data: bytes.Clone(d.data)}
 		rounds, knobs, who := modelOps(input)
 		for i, ops := range rounds {
 			for j, o := range ops {
@@ -465,8 +477,9 @@ func FuzzModel(f *testing.F) {
 		if a, b := d.begun.Load(), d.run.Load(); a != b || d.closes.Load() != int64(len(clients)) {
 			t.Errorf("%d changes begun and %d run, %d times closed", a, b, d.closes.Load())
 		}
-		if a, b, c := d.flushes.Load(), d.promoted.Load(), d.fuas.Load(); a != m.flushes || b != m.promoted || c != m.fuas {
-			t.Errorf("flushes, promoted bytes, FUA: got %d, %d, %d, want %d, %d, %d", a, b, c, m.flushes, m.promoted, m.fuas)
+		got := [...]int64{d.flushes.Load(), d.promoted.Load(), d.fuas.Load(), d.noHoles.Load()}
+		if want := [...]int64{m.flushes, m.promoted, m.fuas, m.noHoles}; got != want {
+			t.Errorf("flushes, promoted bytes, FUA, NO_HOLE: got %d, want %d", got, want)
 		}
 	})
 }
