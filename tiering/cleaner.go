@@ -272,7 +272,7 @@ func (b *member) zeroSlot(ctx context.Context, s extent.Slot, limit *rate.Limite
 	if err := limit.WaitN(ctx, int(n)); err != nil {
 		return false, err
 	}
-	if !b.device {
+	if b.forgets() {
 		return true, b.zeroError(b.store.Zero(ctx, off, n))
 	}
 	for ; n > 0; off, n = off+zeroPart, n-zeroPart {

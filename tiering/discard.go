@@ -79,7 +79,8 @@ func (m *Mutation) writeZeroes(ctx context.Context) error {
 
 // zeroesFast reports whether the range, of which the extents [first, last) are
 // whole, can be zeroed by unmapping and by punching holes in files. A device may
-// write the zeroes; so may whoever has to keep the space.
+// write the zeroes; so do file systems that cannot punch, and whoever has to keep the
+// space.
 func (m *Mutation) zeroesFast(first, last extent.Index) bool {
 	if m.noHole {
 		return false
@@ -89,7 +90,7 @@ func (m *Mutation) zeroesFast(first, last extent.Index) bool {
 		if pc.Index >= first && pc.Index < last {
 			continue
 		}
-		if e := v.table.Load(pc.Index); e.Mapped() && v.pool.member(e.Location()).device {
+		if e := v.table.Load(pc.Index); e.Mapped() && !v.pool.member(e.Location()).forgets() {
 			return false
 		}
 	}

@@ -56,7 +56,7 @@ type member struct {
 	early    shared       // write-back ahead of a sync
 	clears   shared       // clearing of superseded table entries, with a sync
 	deleted  func() bool  // whether its file has no name any more; nil: it is no file
-	device   bool         // zeroing it writes zeroes; a file forgets its blocks
+	forgets  func() bool  // whether zeroing it is forgetting blocks, not writing zeroes
 	stamped  ondisk.Stamp // the last one; touched by the sync run alone
 	owners   uint64       // mapped extents; set before the stamp of the clean stop
 	syncTime metrics.Histogram
@@ -100,7 +100,10 @@ func newMember(p *Pool, m extentmap.Member, spec BackingSpec, st backing.Store, 
 	if i, ok := st.(interface{ Info() backing.Info }); ok {
 		info = i.Info()
 	}
-	b.device = info.IsDevice
+	b.forgets = func() bool { return !info.IsDevice }
+	if z, ok := st.(interface{ ZeroWrites() bool }); ok {
+		b.forgets = func() bool { return !z.ZeroWrites() }
+	}
 	if f, ok := st.(interface{ Deleted() bool }); ok && !info.IsDevice {
 		b.deleted = f.Deleted
 	}

@@ -175,6 +175,11 @@ func (w *mover) admit(j job) error {
 	if w.off != nil && w.src != w.off || w.off == nil && w.src.tier != j.from {
 		return errAbandon("changed")
 	}
+	if j.Reason == plan.ReasonCache { // no plan looks at these again, however long they wait
+		if to, err := w.v.fastestTier(); err != nil || to != j.to {
+			return errAbandon("changed")
+		}
+	}
 	if w.v.failed.Load() != nil {
 		return errAbandon("volume_failed")
 	}

@@ -226,7 +226,7 @@ func (m *Mutation) store(ctx context.Context, b *member, n int64, change func(of
 		return err
 	}
 	unsynced := n
-	if m.op == OpZero && !b.device {
+	if m.op == OpZero && b.forgets() {
 		unsynced = min(n, paceBlock) // a file forgets blocks, which is little to sync
 	}
 	start := time.Now()

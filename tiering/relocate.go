@@ -121,7 +121,7 @@ type relocator struct {
 	moved    map[moveKey]*moveCount
 	skipped  map[string]int64 // by reason
 	current  int              // moves under way
-	private  int              // of these, those that no plan proposed
+	private  int              // of these, those that no plan proposed, of clients too
 	finished int64
 
 	cycle atomic.Int64      // number of the budget's cycle
@@ -162,17 +162,21 @@ func (r *relocator) offer(moves []plan.Move, tiers []*tier) {
 	r.wake.broadcast()
 }
 
-// ask adds a move that a client asks for. It is carried out within what the moves of
-// the plan leave of the budget, or forgotten if too many wait.
-func (r *relocator) ask(j job) {
+// ask adds a move that a client asks for, to be carried out within what the moves of
+// the plan leave of the budget. It returns false if too many wait.
+func (r *relocator) ask(j job) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if len(r.asked) >= maxAsked || r.askedFor[j.Key] || r.busy[j.Key] {
-		return
+	switch {
+	case len(r.asked) >= maxAsked:
+		return false
+	case r.askedFor[j.Key] || r.busy[j.Key]:
+		return true
 	}
 	r.askedFor[j.Key] = true
 	r.asked = append(r.asked, j)
 	r.wake.broadcast()
+	return true
 }
 
 // dropAll forgets all moves that have not begun.
@@ -213,6 +217,9 @@ func (r *relocator) next(ctx context.Context) (job, bool) {
 			if !r.busy[j.Key] {
 				r.busy[j.Key] = true
 				r.current++
+				if j.Reason == plan.ReasonCache {
+					r.private++
+				}
 				r.mu.Unlock()
 				return j, true
 			}
@@ -246,7 +253,7 @@ func (r *relocator) work(ctx context.Context) {
 		if !ok {
 			return
 		}
-		ev, left := r.run(ctx, w, j, false)
+		ev, left := r.run(ctx, w, j, j.Reason == plan.ReasonCache)
 		if left {
 			w = newMover(r)
 		}
@@ -317,12 +324,13 @@ func (r *relocator) ended(ev MoveEvent, private bool) {
 		"reason", ev.Move.Reason, "outcome", ev.Outcome, "why", ev.Why, "error", ev.Err, "bytes", ev.Bytes, "took", ev.Took)
 }
 
-// waitIdle returns when the queue is empty and no move of a plan is under way.
+// waitIdle returns when the queue is empty and no move of a plan is under way. Clients
+// may ask for moves without end: nobody waits for those.
 func (r *relocator) waitIdle(ctx context.Context) error {
 	for {
 		ch := r.idle.wait()
 		r.mu.Lock()
-		done := len(r.queue) == 0 && len(r.asked) == 0 && r.current == r.private
+		done := len(r.queue) == 0 && r.current == r.private
 		r.mu.Unlock()
 		if done {
 			return nil
@@ -403,14 +411,9 @@ func (v *Volume) Promote(_ context.Context, off, n int64) error {
 	if open, _, _ := p.reloc.budget.Open(); n == 0 || p.opts.ReadOnly || !open || p.reloc.budget.Paused() {
 		return nil
 	}
-	tiers := p.ranks()
-	pol, err := parsePolicy(v.Policy().name, tierNames(tiers))
-	if err != nil || pol.want.Kind == plan.WantLowest {
+	to, err := v.fastestTier()
+	if err != nil || to == nil {
 		return err
-	}
-	to := tiers[0]
-	if pol.want.Kind == plan.WantTier {
-		to = tiers[pol.want.Tier]
 	}
 	for i := p.size.Index(off); i <= p.size.Index(off+n-1); i++ {
 		e := v.table.Load(i)
@@ -421,10 +424,26 @@ func (v *Volume) Promote(_ context.Context, off, n int64) error {
 		if from.rank() <= to.rank() {
 			continue
 		}
-		p.reloc.ask(job{plan.Move{
+		if !p.reloc.ask(job{plan.Move{
 			Key: extent.Key{Volume: v.id, Index: i}, From: from.rank(), To: to.rank(),
 			Kind: plan.Promotion, Reason: plan.ReasonCache, Bytes: p.size.Bytes(),
-		}, from, to})
+		}, from, to}) {
+			break
+		}
 	}
 	return nil
+}
+
+// fastestTier returns the fastest tier that the volume's policy allows; nil if nothing
+// is to be made faster.
+func (v *Volume) fastestTier() (*tier, error) {
+	tiers := v.pool.ranks()
+	pol, err := parsePolicy(v.Policy().name, tierNames(tiers))
+	switch {
+	case err != nil || pol.want.Kind == plan.WantLowest:
+		return nil, err
+	case pol.want.Kind == plan.WantTier:
+		return tiers[pol.want.Tier], nil
+	}
+	return tiers[0], nil
 }

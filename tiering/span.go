@@ -32,7 +32,7 @@ func (v *Volume) Span(off, n int64) Span {
 func (v *Volume) spanAt(i extent.Index) Span {
 	e := v.table.Load(i)
 	if !e.Mapped() {
-		return Span{Hole: true}
+		return Span{Hole: !v.gone.Load()} // deleted, it loses its extents: nothing reads as zeroes for that
 	}
 	return Span{Tier: int(v.pool.member(e.Location()).tier.rank()) + 1}
 }

@@ -3,10 +3,12 @@ package tiering_test
 import (
 	"context"
 	"slices"
+	"sync"
 	"syscall"
 	"testing"
 
 	"tierd/pkg/backing"
+	"tierd/pkg/backing/faultstore"
 	"tierd/test/model"
 	"tierd/tiering"
 	"tierd/tiering/plan"
@@ -64,36 +66,65 @@ func TestSpanOfAMissingBacking(t *testing.T) {
 	}
 }
 
+// TestReadsOfADeletedVolume: what it loses is not told to be a hole, nor read as one.
+func TestReadsOfADeletedVolume(t *testing.T) {
+	e := newEnv(t, model.Config{}, nil)
+	e.write("v0", 0, ext, 1)
+	v := e.volume("v0")
+	if err := e.Pool.DeleteVolume(ctx, "v0", true, false); err != nil {
+		t.Fatal(err)
+	}
+	for off := range int64(2) {
+		if s := v.Span(off*ext, ext); s.Hole || s.Len != ext {
+			t.Errorf("span of extent %d: got %v, want no hole", off, s)
+		}
+		p := make([]byte, block)
+		if v.TryRead(p, off*ext) {
+			t.Errorf("extent %d can be read", off)
+		}
+		wantErr(t, "read", v.ReadAt(ctx, p, off*ext), tiering.ErrClosed)
+	}
+}
+
 // asDevice is a store that says it is a block device.
 type asDevice struct{ backing.Store }
 
 func (asDevice) Info() backing.Info { return backing.Info{IsDevice: true} }
 
+// unpunched is a store on a file system that cannot punch holes.
+type unpunched struct{ backing.Store }
+
+func (unpunched) ZeroWrites() bool { return true }
+
 func TestFastZeroes(t *testing.T) {
+	file := func(st backing.Store) backing.Store { return st }
+	device := func(st backing.Store) backing.Store { return asDevice{st} }
+	noPunch := func(st backing.Store) backing.Store { return unpunched{st} }
 	for _, tc := range []struct {
 		name   string
-		device bool
+		on     func(backing.Store) backing.Store
 		off, n int64
 		noHole bool
 		want   error
 	}{
-		{"whole extents", true, 0, 2 * ext, false, nil},
-		{"unmapped parts", true, 4*ext + 1, 3*ext - 2, false, nil},
-		{"a mapped part of a file", false, ext / 2, ext, false, nil},
-		{"a mapped part of a device", true, block, block, false, syscall.ENOTSUP},
-		{"whole extents and a mapped part of a device", true, 0, ext + 1, false, tiering.ErrNotSupported},
-		{"whole extents that keep their space", false, 0, ext, true, tiering.ErrNotSupported},
-		{"unmapped extents that get space", false, 4 * ext, ext, true, tiering.ErrNotSupported},
+		{"whole extents", device, 0, 2 * ext, false, nil},
+		{"unmapped parts", device, 4*ext + 1, 3*ext - 2, false, nil},
+		{"a mapped part of a file", file, ext / 2, ext, false, nil},
+		{"a mapped part of a device", device, block, block, false, syscall.ENOTSUP},
+		{"a mapped part where no holes can be punched", noPunch, block, block, false, tiering.ErrNotSupported},
+		{"whole extents and a mapped part of a device", device, 0, ext + 1, false, tiering.ErrNotSupported},
+		{"whole extents that keep their space", file, 0, ext, true, tiering.ErrNotSupported},
+		{"unmapped extents that get space", file, 4 * ext, ext, true, tiering.ErrNotSupported},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			e := newEnv(t, model.Config{}, func(o *tiering.Options) {
 				inner := o.OpenStore
 				o.OpenStore = func(ctx context.Context, spec tiering.BackingSpec, create, readOnly bool) (backing.Store, error) {
 					st, err := inner(ctx, spec, create, readOnly)
-					if err != nil || !tc.device {
-						return st, err
+					if err != nil {
+						return nil, err
 					}
-					return asDevice{st}, nil
+					return tc.on(st), nil
 				}
 			})
 			e.write("v0", 0, 3*ext, 1)
@@ -174,5 +205,52 @@ func TestPromote(t *testing.T) {
 			e.settle()
 			e.expectFilled("v0", 3, 1)
 		})
+	}
+}
+
+// TestPromoteStuck: nobody who waits for the moves of a plan waits for those that
+// clients ask for, of which only so many wait, and a policy that has changed
+// meanwhile counts.
+func TestPromoteStuck(t *testing.T) {
+	e := newEnv(t, model.Config{}, nil)
+	if err := e.Pool.SetPolicy(ctx, "v0", "lowest", false); err != nil {
+		t.Fatal(err)
+	}
+	e.populate("v0", 3, 1)
+	e.flush("v0")
+	e.settle()
+	if err := e.Pool.SetPolicy(ctx, "v0", "highest", false); err != nil {
+		t.Fatal(err)
+	}
+	gate := make(chan struct{})
+	open := sync.OnceFunc(func() { close(gate) })
+	defer open()
+	stuck := e.stores[path(2, 0)].Inject(faultstore.Fault{Ops: faultstore.Read, Wait: gate})
+	v := e.volume("v0")
+	for range 100 {
+		if err := v.Promote(ctx, 0, 3*ext); err != nil {
+			t.Fatal(err)
+		}
+	}
+	eventually(t, "a move that is stuck", func() bool { return stuck.Hits() > 0 })
+	if info := e.Pool.Relocation(); info.Queued != 2 || info.InFlight != 1 {
+		t.Errorf("%d moves wait and %d are under way, want 2 and 1", info.Queued, info.InFlight)
+	}
+	if err := e.Pool.SetPolicy(ctx, "v0", "lowest", false); err != nil {
+		t.Fatal(err)
+	}
+	if pl, err := e.Pool.RunCycle(ctx, true); err != nil || len(pl.Moves) != 0 {
+		t.Errorf("RunCycle = %d moves, %v; want none", len(pl.Moves), err)
+	}
+	open()
+	eventually(t, "the moves", func() bool {
+		info := e.Pool.Relocation()
+		return info.Queued == 0 && info.InFlight == 0
+	})
+	if got, want := v.Info().Extents, []int64{1, 0, 2}; !slices.Equal(got, want) {
+		t.Errorf("extents by tier: got %v, want %v: the first move had begun", got, want)
+	}
+	if n := e.Pool.Relocation().Skipped["changed"]; n != 2 {
+		t.Errorf("%d moves were skipped since the policy changed, want 2", n)
 	}
 }

@@ -179,7 +179,7 @@ func (v *Volume) tryPiece(p []byte, i extent.Index, within int64) (*member, bool
 	if !e.Mapped() {
 		clear(p)
 		v.unmappedReads.Add(1)
-		return nil, true
+		return nil, !v.gone.Load() // deleted meanwhile, it may just have lost the extent
 	}
 	l := e.Location()
 	b := v.pool.member(l)
@@ -232,6 +232,9 @@ func (v *Volume) readOnce(ctx context.Context, p []byte, i extent.Index, within 
 	if !e.Mapped() {
 		clear(p)
 		v.unmappedReads.Add(1)
+		if v.gone.Load() {
+			return true, ErrClosed // it may just have lost the extent
+		}
 		return true, nil
 	}
 	l := e.Location()

@@ -328,3 +328,19 @@ func TestDeviceInUse(t *testing.T) {
 		t.Errorf("Instance = %q, want a disk sequence number in it", got)
 	}
 }
+
+// TestZeroWrites: zeroes are written to a file whose file system can neither punch
+// holes nor zero ranges.
+func TestZeroWrites(t *testing.T) {
+	zeroWrites := func(d backing.Device) bool { return d.(interface{ ZeroWrites() bool }).ZeroWrites() }
+	d := mustOpen(t, backing.Options{Path: newImage(t, 1<<20)})
+	if zeroWrites(d) {
+		t.Error("a sparse file writes zeroes")
+	}
+	if zeroWrites(backing.WithoutPunch(d)) {
+		t.Error("a file whose ranges can be zeroed writes zeroes")
+	}
+	if !zeroWrites(backing.WithoutHelp(d)) {
+		t.Error("a file without help writes no zeroes")
+	}
+}

@@ -69,6 +69,12 @@ func (f *file) zeroPart(off, n int64) error {
 	return f.writeZeroes(off, n)
 }
 
+// ZeroWrites reports whether Zero may have to write the zeroes, as far as is known: of
+// a file that is learned from the first call that the file system refuses.
+func (f *file) ZeroWrites() bool {
+	return f.info.IsDevice || f.noZeroRange.Load() && (f.keepSpace || f.noPunch.Load())
+}
+
 func wrapZero(f *file, off int64, err error) error {
 	if err == nil {
 		return nil

@@ -136,6 +136,11 @@ func (r *Run) step() {
 			r.fail(fmt.Errorf("trim: %w", err))
 		}
 		s.Trimmed(off, n)
+		if whole := s.whole(off, n); whole > 0 {
+			if got := v.Span(off, whole); !got.Hole || got.Len != whole {
+				r.fail(fmt.Errorf("%d bytes at %d were trimmed: the span is %v", whole, off, got))
+			}
+		}
 	case k < 66:
 		r.zero(ctx)
 	case k < 73:
@@ -145,6 +150,13 @@ func (r *Run) step() {
 			r.fail(fmt.Errorf("flush: %w", err))
 		}
 		s.Flushed()
+	case k < 76:
+		name, v, s := r.pick()
+		off, n := r.span(s)
+		r.note("promote %s %d+%d", name, off, n)
+		if err := v.Promote(ctx, off, n); err != nil {
+			r.fail(fmt.Errorf("promote: %w", err))
+		}
 	case k < 85:
 		name, _, s := r.pick()
 		off, _ := r.span(s)
@@ -228,14 +240,38 @@ func (r *Run) read(ctx context.Context) {
 	if err := s.Check(p, off); err != nil {
 		r.fail(fmt.Errorf("read %s: %w", name, err))
 	}
+	r.checkSpans(v, p, off)
+}
+
+// checkSpans compares the spans of a range with what was read of it.
+func (r *Run) checkSpans(v *tiering.Volume, p []byte, off int64) {
+	for len(p) > 0 {
+		s := v.Span(off, int64(len(p)))
+		switch {
+		case s.Len <= 0 || s.Len > int64(len(p)) || s.Hole != (s.Tier == 0):
+			r.fail(fmt.Errorf("span at %d, of up to %d bytes: %v", off, len(p), s))
+		case s.Hole && !allZero(p[:s.Len]):
+			r.fail(fmt.Errorf("the hole at %d, of %d bytes, does not read as zeroes", off, s.Len))
+		}
+		p, off = p[s.Len:], off+s.Len
+	}
 }
 
 func (r *Run) zero(ctx context.Context) {
 	name, v, s := r.pick()
 	off, n := r.span(s)
-	noHole, fua := r.rnd.IntN(3) == 0, r.rnd.IntN(6) == 0
-	r.note("zero %s %d+%d no hole %v fua %v", name, off, n, noHole, fua)
-	err := v.WriteZeroes(ctx, off, n, noHole, fua)
+	noHole, fast, fua := r.rnd.IntN(3) == 0, r.rnd.IntN(3) == 0, r.rnd.IntN(6) == 0
+	r.note("zero %s %d+%d no hole %v fast %v fua %v", name, off, n, noHole, fast, fua)
+	err := v.BeginWriteZeroes(off, n, noHole, fast).Run(ctx, nil, fua)
+	if fast && errors.Is(err, tiering.ErrNotSupported) {
+		if err := s.Check(r.all(name), 0); err != nil {
+			r.fail(fmt.Errorf("after zeroes that were not fast: %w", err))
+		}
+		return
+	}
+	if fast && noHole && err == nil {
+		r.fail(errors.New("zeroes that keep their space were fast"))
+	}
 	if errors.Is(err, tiering.ErrNoSpace) {
 		r.noSpace(v, s, make([]byte, n), off)
 		return

@@ -100,6 +100,18 @@ func allZero(p []byte) bool {
 	return true
 }
 
+// whole returns how many bytes from off on are of extents that lie wholly in a range;
+// 0 if it begins within an extent.
+func (s *Shadow) whole(off, n int64) int64 {
+	if off%s.ExtentSize != 0 {
+		return 0
+	}
+	if off+n == s.Size() {
+		return n
+	}
+	return n / s.ExtentSize * s.ExtentSize
+}
+
 // Trimmed notes an answered trim of whole sectors. Whole extents read as zeroes
 // now; of the rest nothing is promised but that it reads as before or as zeroes.
 func (s *Shadow) Trimmed(off, n int64) {

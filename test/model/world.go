@@ -116,7 +116,7 @@ func (w *World) openStore(_ context.Context, spec tiering.BackingSpec, create, _
 	i, ok := w.paths[spec.Path]
 	switch {
 	case ok:
-		st := backing.Store(attachedStore{w.rec.Stores()[i].Reopen(), w.attached})
+		st := backing.Store(attachedStore{w.rec.Stores()[i].Reopen(), w.attached, i%2 == 1})
 		if w.wrap != nil {
 			st = w.wrap(spec.Path, st)
 		}
@@ -125,7 +125,7 @@ func (w *World) openStore(_ context.Context, spec tiering.BackingSpec, create, _
 		return nil, &fs.PathError{Op: "open", Path: spec.Path, Err: fs.ErrNotExist}
 	}
 	w.paths[spec.Path] = len(w.rec.Stores())
-	return attachedStore{w.rec.NewStore(spec.Size), w.attached}, nil
+	return attachedStore{w.rec.NewStore(spec.Size), w.attached, false}, nil
 }
 
 func (w *World) options() tiering.Options {
@@ -177,8 +177,12 @@ func (w *World) Cut(seed uint64, keep float64) {
 // attachedStore is a device that was attached so many times.
 type attachedStore struct {
 	backing.Store
-	times int
+	times      int
+	zeroWrites bool
 }
+
+// ZeroWrites makes some of the backings slow to zero.
+func (s attachedStore) ZeroWrites() bool { return s.zeroWrites }
 
 // Instance implements backing.Store.
 func (s attachedStore) Instance() string { return fmt.Sprintf("%s#%d", s.Store.Instance(), s.times) }
