@@ -112,7 +112,7 @@ install: man ## install programs, units, samples and manual pages (DESTDIR, PREF
 	install -m 0755 bin/tierctl $(BINDIR)/
 	sed 's|/usr/sbin/tierd|$(PREFIX)/sbin/tierd|' deploy/systemd/tierd.service > bin/tierd.service
 	sed 's|/usr/bin/tierctl|$(PREFIX)/bin/tierctl|' deploy/systemd/tierd-attach@.service > bin/tierd-attach@.service
-	install -m 0644 bin/tierd.service bin/tierd-attach@.service $(UNITDIR)/
+	install -m 0644 bin/tierd.service bin/tierd-attach@.service deploy/systemd/tierd.socket $(UNITDIR)/
 	install -m 0644 bin/man/man5/* $(MANDIR)/man5/
 	install -m 0644 bin/man/man8/* $(MANDIR)/man8/
 	install -m 0644 README.md CHANGELOG.md LICENSE docs/operations.md $(DOCDIR)/

@@ -69,7 +69,7 @@ func (d *daemon) run(ctx context.Context) error {
 	if err := d.certs.load(d.cfg.NBD.TLS); err != nil {
 		return err
 	}
-	if err := d.listeners.open(d.cfg); err != nil {
+	if err := d.listeners.open(d.cfg, d.log); err != nil {
 		return err
 	}
 	defer d.listeners.close()

@@ -3,9 +3,11 @@ package main
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -24,29 +26,70 @@ type listeners struct {
 	metrics net.Listener // nil: none
 }
 
-// open takes all addresses or none.
-func (l *listeners) open(cfg *config.Config) (err error) {
+// open takes all addresses or none: from socket units, from an earlier run, or anew.
+// Those that are its own it leaves with the service manager, if there is one.
+func (l *listeners) open(cfg *config.Config, log *slog.Logger) (err error) {
+	given, err := inheritListeners()
+	if err != nil {
+		return err
+	}
 	defer func() {
 		if err != nil {
 			l.close()
+			for _, g := range given {
+				_ = g.Close()
+			}
 		}
 	}()
-	for _, a := range cfg.NBD.Listen {
-		n, err := listen(a.Network, a.Address)
-		if err != nil {
-			return fmt.Errorf("listen on %s: %w", a, err)
+	own := func(kind, network, address string) (net.Listener, error) {
+		n := fromStore(given, kind, network, address)
+		if n == nil {
+			if n, err = listen(network, address); err != nil {
+				return nil, err
+			}
 		}
-		l.nbd = append(l.nbd, n)
+		if err := keep(n, storedName(kind, network, address)); err != nil && !errors.Is(err, errNoManager) {
+			log.Warn("the service manager does not keep a socket for the next run", "address", address, "error", err)
+		}
+		return n, nil
 	}
-	if l.admin, err = listen("unix", cfg.Admin.Socket); err != nil {
+
+	for _, n := range fromUnits(given, kindNBD) {
+		l.nbd = append(l.nbd, n)
+		if err := checkRemote(n, &cfg.NBD); err != nil {
+			return err
+		}
+	}
+	if len(l.nbd) > 0 {
+		log.Info("nbd.listen is not used: the sockets are those of the service manager")
+	} else {
+		for _, a := range cfg.NBD.Listen {
+			n, err := own(kindNBD, a.Network, a.Address)
+			if err != nil {
+				return fmt.Errorf("listen on %s: %w", a, err)
+			}
+			l.nbd = append(l.nbd, n)
+		}
+	}
+	one := func(kind, network, address string) (net.Listener, error) {
+		units := fromUnits(given, kind)
+		switch {
+		case len(units) > 1:
+			return nil, fmt.Errorf("the service manager has %d sockets named %s, where one is needed", len(units), kind)
+		case len(units) == 1:
+			return units[0], nil
+		}
+		return own(kind, network, address)
+	}
+	if l.admin, err = one(kindAdmin, "unix", cfg.Admin.Socket); err != nil {
 		return fmt.Errorf("listen on admin socket %s: %w", cfg.Admin.Socket, err)
 	}
-	if cfg.Metrics.Listen == "" {
-		return nil
+	if cfg.Metrics.Listen != "" || slices.ContainsFunc(given, func(g *inherited) bool { return g.kind == kindMetrics && g.stored == "" }) {
+		if l.metrics, err = one(kindMetrics, "tcp", cfg.Metrics.Listen); err != nil {
+			return fmt.Errorf("listen on %s for metrics: %w", cfg.Metrics.Listen, err)
+		}
 	}
-	if l.metrics, err = listen("tcp", cfg.Metrics.Listen); err != nil {
-		return fmt.Errorf("listen on %s for metrics: %w", cfg.Metrics.Listen, err)
-	}
+	dropUnused(given, log)
 	return nil
 }
 
