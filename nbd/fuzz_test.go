@@ -1,9 +1,11 @@
 package nbd
 
 import (
+	"bytes"
 	"context"
 	"io"
 	"net"
+	"slices"
 	"testing"
 	"time"
 
@@ -50,8 +52,9 @@ func serveFuzz(t *testing.T, e *memExports, hello, input []byte) []byte {
 	return <-got
 }
 
-// FuzzHandshake: whatever a client sends, the answers parse, and name options
-// that were sent.
+// FuzzHandshake: whatever a client sends, each option that is read whole is answered,
+// in turn and with one final reply, until an export is chosen or the client breaks
+// the protocol.
 func FuzzHandshake(f *testing.F) {
 	flags := []byte{0, 0, 0, 3}
 	f.Add(append(flags[:4:4], option(wire.OptList, nil)...))
@@ -61,29 +64,98 @@ func FuzzHandshake(f *testing.F) {
 	f.Add(append(flags[:4:4], option(wire.OptAbort, []byte("bye"))...))
 	f.Add(append(flags[:4:4], option(77, make([]byte, 1000))...))
 	f.Add([]byte{0, 0, 0, 0, 'I'})
+	f.Add(slices.Concat(flags, option(wire.OptSetMetaContext, wire.AppendMetaContext(nil, "a", "base:allocation")),
+		option(wire.OptStructuredReply, nil), option(wire.OptListMetaContext, wire.AppendMetaContext(nil, "a", "base:", "tierd:")),
+		option(wire.OptSetMetaContext, wire.AppendMetaContext(nil, "a", "tierd:tier")), option(wire.OptGo, wire.AppendInfoRequest(nil, "a"))))
+	f.Add(slices.Concat(flags, option(wire.OptStructuredReply, []byte{1}), option(wire.OptList, nil), option(wire.OptList, make([]byte, 10)),
+		option(9, make([]byte, 600)), option(wire.OptList, nil), option(wire.OptAbort, nil)))
+	f.Add(slices.Concat(flags, option(wire.OptClient, wire.AppendClient(nil, [16]byte{1}, 2)), option(wire.OptClient, nil),
+		option(wire.OptStartTLS, nil), option(wire.OptExtendedHeaders, nil), option(wire.OptInfo, wire.AppendInfoRequest(nil, "b")),
+		option(wire.OptExportName, nil)))
 	f.Fuzz(func(t *testing.T, input []byte) {
 		e := newMemExports().add(ExportInfo{Name: "a", Description: "d"}, newMemDevice(1<<16))
 		e.def = "a"
+		// What comes before it is answered before it is read.
+		input = append(bytes.Clone(input), option(wire.OptAbort, nil)...)
 		out := serveFuzz(t, e, nil, input)
 		if len(out) < wire.GreetingSize {
 			t.Fatalf("no greeting: %x", out)
 		}
-		out = out[wire.GreetingSize:]
-		for len(out) >= wire.OptionReplySize && wire.ParseOptionReply(out).ReplyMagic == wire.OptionReplyMagic {
-			h := wire.ParseOptionReply(out)
-			if uint64(h.Length) > uint64(len(out)-wire.OptionReplySize) {
-				t.Fatalf("reply cut short: %+v, %d bytes left", h, len(out))
-			}
-			out = out[wire.OptionReplySize+int(h.Length):]
-			if h.Type == wire.RepAck && h.ID == wire.OptGo {
-				return // the rest is the transmission's
-			}
-		}
-		// What is left is the answer to EXPORT_NAME: a size, flags, and more.
-		if len(out) > 0 && len(out) < 10 {
-			t.Fatalf("out of sync: %x", out)
-		}
+		checkAnswers(t, input, out[wire.GreetingSize:])
 	})
+}
+
+// checkAnswers checks what a server without TLS answered to the bytes of a handshake.
+// It may have been stopped once it had read them all: then the last answer may be
+// ERR_SHUTDOWN or missing.
+func checkAnswers(t *testing.T, input, out []byte) {
+	structured := false
+	for rest := input[min(4, len(input)):]; len(rest) >= wire.OptionHeaderSize; {
+		h := wire.ParseOption(rest)
+		rest = rest[wire.OptionHeaderSize:]
+		if input[0]|input[1]|input[2]|input[3]&^3 != 0 || h.OptionMagic != wire.OptionMagic {
+			break
+		}
+		if h.ID == wire.OptExportName {
+			if len(out) != 0 && len(out) != 10 && len(out) != 10+wire.ExportNamePadding {
+				t.Fatalf("%x is no answer to EXPORT_NAME", out)
+			}
+			return
+		}
+		if input[3]&1 == 0 || h.ID != wire.OptAbort && uint64(h.Length) > uint64(len(rest)) {
+			break
+		}
+		if h.ID != wire.OptAbort {
+			rest = rest[h.Length:]
+		}
+		last := len(rest) < wire.OptionHeaderSize || h.ID == wire.OptAbort
+		if last && len(out) == 0 {
+			return
+		}
+		var rep wire.Reply
+		for rep != wire.RepAck && !wire.IsError(rep) {
+			if len(out) < wire.OptionReplySize {
+				t.Fatalf("no answer to %+v: %x", h, out)
+			}
+			r := wire.ParseOptionReply(out)
+			if r.ReplyMagic != wire.OptionReplyMagic || r.ID != h.ID || uint64(r.Length) > uint64(len(out)-wire.OptionReplySize) {
+				t.Fatalf("got %+v and %d bytes, to %+v", r, len(out)-wire.OptionReplySize, h)
+			}
+			out = out[wire.OptionReplySize+int(r.Length):]
+			rep = r.Type
+			if rep == wire.RepMetaContext && !structured {
+				t.Fatal("a meta context without structured replies")
+			}
+		}
+		noData := h.ID == wire.OptList || h.ID == wire.OptStructuredReply
+		want := rep
+		switch {
+		case rep == wire.RepErrShutdown && last:
+		case h.ID != wire.OptAbort && h.Length > maxOptionData:
+			want = wire.RepErrTooBig
+		case noData && h.Length > 0:
+			want = wire.RepErrInvalid
+		case noData, h.ID == wire.OptAbort:
+			want = wire.RepAck
+		case (h.ID == wire.OptListMetaContext || h.ID == wire.OptSetMetaContext) && !structured:
+			want = wire.RepErrInvalid
+		case !slices.Contains([]wire.Option{wire.OptInfo, wire.OptGo, wire.OptClient, wire.OptListMetaContext, wire.OptSetMetaContext}, h.ID):
+			want = wire.RepErrUnsup
+		}
+		if rep != want {
+			t.Fatalf("%+v: got %s, want %s", h, wire.ReplyName(rep), wire.ReplyName(want))
+		}
+		structured = structured || h.ID == wire.OptStructuredReply && rep == wire.RepAck
+		if h.ID == wire.OptAbort {
+			break
+		}
+		if h.ID == wire.OptGo && rep == wire.RepAck {
+			return // the rest is the transmission's
+		}
+	}
+	if len(out) > 0 {
+		t.Fatalf("%x answers nothing", out)
+	}
 }
 
 // FuzzTransmission: each request that is read whole is answered once, in sync,

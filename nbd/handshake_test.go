@@ -99,13 +99,25 @@ func TestOptions(t *testing.T) {
 func TestInfoAndGoTellTheSame(t *testing.T) {
 	_, path := serve(t, Config{Exports: threeExports()})
 	asked := wire.AppendInfoRequest(nil, "", wire.InfoBlockSize, wire.InfoName, wire.InfoDescription, 99)
+	for _, structured := range []bool{false, true} {
+		infoAndGo(t, path, asked, structured)
+	}
+}
+
+func infoAndGo(t *testing.T, path string, asked []byte, structured bool) {
 	r := dial(t, path).hello(bothFlags)
+	flags := rwFlags
+	if structured {
+		r.send(option(wire.OptStructuredReply, nil))
+		r.final(wire.OptStructuredReply)
+		flags |= wire.FlagSendDF
+	}
 	r.send(option(wire.OptInfo, asked))
 	info := r.answers(wire.OptInfo)
 	r.send(option(wire.OptGo, asked))
 	goes := r.answers(wire.OptGo)
 	var export, block [wire.InfoBlockSizeSize]byte
-	wire.PutExportInfo(export[:], 1<<20, rwFlags)
+	wire.PutExportInfo(export[:], 1<<20, flags)
 	wire.PutBlockSizeInfo(block[:], 1, 8192, wire.MaxPayload)
 	want := []optReply{
 		{wire.RepInfo, export[:wire.InfoExportSize]},
@@ -125,7 +137,9 @@ func TestInfoAndGoTellTheSame(t *testing.T) {
 			}
 		}
 	}
-	r.inSync()
+	if !structured {
+		r.inSync()
+	}
 }
 
 func TestGoWithoutInfoRequestsTellsTheExport(t *testing.T) {
