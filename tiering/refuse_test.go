@@ -63,6 +63,12 @@ func (f *filePool) mustOpen() {
 	if err := f.open(); err != nil {
 		f.t.Fatal(err)
 	}
+	// First writes go to the first tier that has clean slots.
+	eventually(f.t, "all free slots of what serves are clean", func() bool {
+		return f.opt.ReadOnly || !slices.ContainsFunc(f.pool.Backings(), func(b tiering.BackingInfo) bool {
+			return b.State == tiering.ConditionOK && b.Slots.Free+b.Slots.Cleaning > 0
+		})
+	})
 }
 
 func (f *filePool) close() {
