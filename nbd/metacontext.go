@@ -30,7 +30,7 @@ func (m metaContext) state(s Span) uint32 {
 	switch {
 	case m == contextTier:
 		return uint32(s.Tier)
-	case s.Hole:
+	case m == contextAllocation && s.Hole:
 		return wire.StateHole | wire.StateZero
 	}
 	return 0

@@ -20,12 +20,11 @@ import (
 // modelSize is the size of the modelled export: four extents and a bit.
 const modelSize = 4*memExtent + 100
 
-// A modelOp is a request, and after that its outcome.
+// A modelOp is a request of one of the clients.
 type modelOp struct {
 	wire.Request
 	client *modelClient
 	seed   byte // of the payload
-	errno  wire.Errno
 }
 
 // at is what the byte at pos is after the change.

@@ -3,7 +3,6 @@ package nbd
 import (
 	"bytes"
 	"encoding/binary"
-	"fmt"
 	"math/rand/v2"
 	"slices"
 	"syscall"
@@ -504,7 +503,7 @@ func TestStructuredRepliesManyAtOnce(t *testing.T) {
 		}
 		delete(reads, h.Handle)
 		if got, _ := readBack(t, parts[h.Handle], uint64(q.off), q.n); !bytes.Equal(got, d.data[q.off:q.off+q.n]) {
-			t.Fatal(fmt.Sprintf("read %d: data differ", h.Handle))
+			t.Fatalf("read %d: data differ", h.Handle)
 		}
 	}
 }
