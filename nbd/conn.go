@@ -68,11 +68,12 @@ type conn struct {
 	in, out *buffer            // nil while there is nothing in them
 	stash   [partialStash]byte // the start of a request, when in is nil
 	stashed int
-	seq     uint64 // of the inline call
-	counted bool   // that call is in inflight already
-	slow    int    // so many changes and misses go to workers without a try
-	now     int64  // when the requests in hand were read, by clock()
-	tally   tally  // not yet published
+	seq     uint64       // of the inline call
+	counted bool         // that call is in inflight already
+	inline  wire.Request // that call's, if it is not
+	slow    int          // so many changes and misses go to workers without a try
+	now     int64        // when the requests in hand were read, by clock()
+	tally   tally        // not yet published
 	recv    receiver
 	send    sender
 
@@ -90,6 +91,7 @@ type conn struct {
 	requests, bytesRead, bytesWritten atomic.Uint64
 
 	mu       sync.Mutex
+	pending  pending  // requests that are not answered yet
 	head     *request // replies to write
 	tail     *request
 	writing  bool // somebody writes to the socket and will look at head again

@@ -23,9 +23,14 @@ type follower conn
 func (f *follower) do() {
 	c := (*conn)(f)
 	if !c.counted {
+		r := c.newRequest(c.inline, c.now)
 		c.mu.Lock()
 		c.inflight++
+		noted := c.pending.addBlocked(r, c.seq)
 		c.mu.Unlock()
+		if !noted {
+			r.free()
+		}
 	}
 	old, in := c.in, getBuffer(&inputPool)
 	in.end = copy(in.b, old.b[old.pos:old.end])
@@ -221,6 +226,7 @@ func (c *conn) runInline(h wire.Request, data []byte) error {
 		return c.failed(&h, err)
 	}
 	in, start := c.in, c.now
+	c.inline = h
 	seq := c.enter(false)
 	err = c.runMutation(m, data, false)
 	if c.leave(seq) {
@@ -230,7 +236,14 @@ func (c *conn) runInline(h wire.Request, data []byte) error {
 	}
 
 	unref(in)
+	c.mu.Lock()
+	blocked := c.pending.takeBlocked(seq)
+	c.mu.Unlock()
 	r := c.newRequest(h, start)
+	if blocked != nil {
+		r.slow = blocked.slow
+		blocked.free()
+	}
 	r.counted = true
 	r.finish(err)
 	c.push(r)
@@ -266,6 +279,9 @@ func (c *conn) dispatch(h wire.Request, n int) error {
 			return errStopping
 		}
 	}
+	c.mu.Lock()
+	c.pending.add(r)
+	c.mu.Unlock()
 	if h.Type == wire.CmdRead && !c.isSlow() && c.alone() {
 		return c.runHere(r)
 	}

@@ -4,6 +4,7 @@ import (
 	"io"
 	"net"
 	"syscall"
+	"time"
 
 	"tierd/nbd/wire"
 )
@@ -106,13 +107,19 @@ func (c *conn) writeList(list *request) error {
 // push queues the reply r and sees to it that it is written: by whoever is
 // writing now, who looks at the queue again before he stops, or else by us.
 func (c *conn) push(r *request) {
+	head, start, errno := r.head, r.start, r.errno // r is gone when it is written
 	c.mu.Lock()
+	c.pending.remove(r)
+	slow := r.slow
 	c.appendLocked(r)
 	if !c.writing {
 		c.writing = true
 		c.drainLocked()
 	}
 	c.mu.Unlock()
+	if slow {
+		c.srv.slow.ended(c.info.Name, head, time.Duration(clock()-start), errno)
+	}
 }
 
 func (c *conn) appendLocked(r *request) {

@@ -21,6 +21,11 @@ type request struct {
 	data  []byte   // of a write: what to write; of a read: what was read
 	errno wire.Errno
 
+	// In conn.pending.
+	before, after *request
+	listed, slow  bool
+	seq           uint64 // of the inline call that it stands for; 0: none
+
 	counted bool  // in conn.inflight
 	charge  int64 // bytes taken from conn.held and the server's budget
 

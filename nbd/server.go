@@ -36,6 +36,7 @@ type Config struct {
 	MaxInFlight      int           // requests in flight of a connection; 256
 	MaxInFlightBytes int64         // bytes of their payloads; 64 MiB
 	MaxTotalBytes    int64         // bytes of the payloads in flight of all connections; 512 MiB
+	SlowRequest      time.Duration // requests that take longer are told of; 0: none
 	MaxPayload       uint32        // bytes of one READ or WRITE, 1 MiB to 32 MiB; 32 MiB
 }
 
@@ -72,6 +73,7 @@ type Server struct {
 	log      *slog.Logger
 	workers  *workers
 	watchdog *watchdog
+	slow     *slowWatch // nil: nobody looks
 	budget   budget
 
 	pollEvery   time.Duration // see the constants; tests want other values
@@ -115,6 +117,10 @@ func NewServer(cfg Config) *Server {
 	}
 	s.watchdog = newWatchdog(s)
 	go s.watchdog.loop()
+	if cfg.SlowRequest > 0 {
+		s.slow = newSlowWatch(s, cfg.SlowRequest)
+		go s.slow.loop()
+	}
 	return s
 }
 
@@ -319,6 +325,9 @@ func (s *Server) Shutdown(ctx context.Context) error {
 // close ends what serves all connections, when there are none.
 func (s *Server) close() {
 	s.closed.Do(func() {
+		if s.slow != nil {
+			s.slow.close()
+		}
 		s.watchdog.close()
 		s.workers.close()
 	})

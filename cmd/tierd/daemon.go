@@ -156,6 +156,7 @@ func (d *daemon) serve(ctx context.Context) {
 		Exports: exports, Logger: d.log.With("component", "nbd"), Observer: stats,
 		TLS: tlsMode(n.TLS.Mode), TLSConfig: d.certs.current.Load, PlaintextOnUnix: n.TLS.UnixPlaintext,
 		MaxConns: n.MaxConnections, MaxInFlight: n.MaxInFlight, HandshakeTimeout: time.Duration(n.HandshakeTimeout),
+		SlowRequest: time.Duration(n.SlowRequest),
 	})
 	stats.server = d.nbd
 	for _, l := range d.listeners.nbd {

@@ -6,6 +6,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"tierd/nbd"
+	"tierd/nbd/wire"
 	"tierd/pkg/metrics"
 	"tierd/pkg/samehost"
 )
@@ -22,7 +23,7 @@ type nbdMetrics struct {
 	server *nbd.Server
 	failed map[string]*atomic.Uint64
 
-	connections, inFlight, budget, accepted, refused, failedDesc, requests, read, written, handoffs, panics *prometheus.Desc
+	connections, inFlight, budget, accepted, refused, failedDesc, requests, read, written, handoffs, panics, slow, oldest *prometheus.Desc
 }
 
 func newNBDMetrics() *nbdMetrics {
@@ -42,6 +43,8 @@ func newNBDMetrics() *nbdMetrics {
 		written:     desc("written_bytes_total", "Bytes of successful writes."),
 		handoffs:    desc("handoffs_total", "Requests served inline that blocked, so that another goroutine took the connection over."),
 		panics:      desc("panics_total", "Panics that cost a connection."),
+		slow:        desc("slow_requests_total", "Requests that took longer than nbd.slow_request, counted when they did.", "volume", "op"),
+		oldest:      desc("oldest_request_seconds", "Age of the oldest request in flight that was not answered at once.", "volume"),
 	}
 	for _, r := range handshakeReasons {
 		m.failed[r] = new(atomic.Uint64)
@@ -65,7 +68,7 @@ func (m *nbdMetrics) ConnOpened(string, string) nbd.ConnObserver { return nil }
 // Describe sends the descriptions of all metrics.
 func (m *nbdMetrics) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
-		m.connections, m.inFlight, m.budget, m.accepted, m.refused, m.failedDesc, m.requests, m.read, m.written, m.handoffs, m.panics,
+		m.connections, m.inFlight, m.budget, m.accepted, m.refused, m.failedDesc, m.requests, m.read, m.written, m.handoffs, m.panics, m.slow, m.oldest,
 	} {
 		ch <- d
 	}
@@ -94,6 +97,12 @@ func (m *nbdMetrics) Collect(ch chan<- prometheus.Metric) {
 	counter(m.written, s.BytesWritten)
 	counter(m.handoffs, s.Handoffs)
 	counter(m.panics, s.Panics)
+	for _, v := range m.server.Slow() {
+		gauge(m.oldest, v.Oldest.Seconds(), v.Export)
+		for cmd, n := range v.Counts {
+			counter(m.slow, n, v.Export, wire.CmdName(cmd))
+		}
+	}
 }
 
 // buildInfo is a metric that tells which version runs.

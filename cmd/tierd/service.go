@@ -92,6 +92,11 @@ func (s *service) PoolStatus(context.Context) (control.PoolStatus, error) {
 		st.Warnings = append(st.Warnings, fmt.Sprintf("less than %s of the pool is free (space.low_water)", s.cfg().Space.LowWater))
 	}
 	st.Warnings = append(st.Warnings, setup.Differences(s.cfg(), s.pool)...)
+	for _, v := range s.nbd.Slow() {
+		if limit := time.Duration(s.cfg().NBD.SlowRequest); v.Oldest >= limit {
+			st.Warnings = append(st.Warnings, fmt.Sprintf("a request of volume %s has been under way for %s (nbd.slow_request)", v.Export, v.Oldest.Round(time.Second)))
+		}
+	}
 	if share := float64(st.UsedBytes) / float64(st.CapacityBytes); share > nearlyFull {
 		st.Warnings = append(st.Warnings, fmt.Sprintf("the pool is %.1f%% full; writes to new extents fail when it is full: trim file systems or delete volumes", share*100))
 	}

@@ -92,6 +92,7 @@ type NBD struct {
 	InsecureRemotePlaintext bool `yaml:"insecure_remote_plaintext"`
 
 	HandshakeTimeout units.Duration `yaml:"handshake_timeout"` // from connecting to the choice of an export
+	SlowRequest      units.Duration `yaml:"slow_request"`      // requests that take longer are told of; 0: none
 	MaxConnections   int            `yaml:"max_connections"`
 	MaxInFlight      int            `yaml:"max_in_flight"` // requests of a connection
 }
@@ -176,7 +177,7 @@ func Default() *Config {
 			Listen: []Listener{{Network: "unix", Address: DefaultNBDSocket}},
 			TLS:    TLS{Mode: TLSOff},
 
-			HandshakeTimeout: units.Duration(30 * time.Second), MaxConnections: 4096, MaxInFlight: 256,
+			HandshakeTimeout: units.Duration(30 * time.Second), SlowRequest: units.Duration(10 * time.Second), MaxConnections: 4096, MaxInFlight: 256,
 		},
 		Heat: Heat{
 			ShortHalfLife: units.Duration(time.Hour),

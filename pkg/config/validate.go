@@ -262,6 +262,9 @@ func (v *validator) nbd(n *NBD) {
 	if n.HandshakeTimeout < units.Duration(time.Second) || n.HandshakeTimeout > units.Duration(time.Hour) {
 		v.faultf("nbd.handshake_timeout", "must be from 1s to 1h (got %s)", n.HandshakeTimeout)
 	}
+	if n.SlowRequest != 0 && n.SlowRequest < units.Duration(100*time.Millisecond) || n.SlowRequest < 0 {
+		v.faultf("nbd.slow_request", "must be at least 100ms, or 0s for none (got %s)", n.SlowRequest)
+	}
 	if n.MaxConnections < 1 || n.MaxConnections > 1<<20 {
 		v.faultf("nbd.max_connections", "must be from 1 to %d (got %d)", 1<<20, n.MaxConnections)
 	}

@@ -29,7 +29,7 @@ var policyNot = []string{"os", "net", "io/fs", "path/filepath", "syscall"}
 var fences = []fence{
 	{"cmd/internal/setup", []string{"pkg/backing", "pkg/config", "pkg/units", "tiering", "tiering/..."}, []string{"net"},
 		"setup turns a configuration into the pool's options; what serves clients has no part in that"},
-	{"cmd/tierd", []string{"cmd/internal/...", "nbd", "pkg/...", "tiering", "tiering/heat", "tiering/plan", "lib/..."}, nil,
+	{"cmd/tierd", []string{"cmd/internal/...", "nbd", "nbd/wire", "pkg/...", "tiering", "tiering/heat", "tiering/plan", "lib/..."}, nil,
 		"the daemon puts parts together; it knows no other command and opens no store itself"},
 	{"cmd/tierctl", []string{"cmd/internal/...", "nbd/load", "nbd/client", "nbd/attach", "nbd/kernel", "pkg/...", "tiering", "lib/..."}, nil,
 		"the command line asks the daemon over its socket; of the pool it knows the offline verbs alone"},
