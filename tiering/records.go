@@ -39,7 +39,7 @@ var ondiskStates = map[extentmap.MemberState]ondisk.MemberState{
 func volumeOf(v ondisk.VolumeRecord) extentmap.Volume {
 	return extentmap.Volume{
 		ID: v.ID, UUID: v.UUID, Name: v.Name, Size: v.Size, Policy: v.Policy, State: extentmap.VolumeState(v.State),
-		Created: v.Created, ReadOnly: v.ReadOnly, Reservation: v.Reservation, Quota: v.Quota, OnFullWait: v.OnFullWait,
+		Created: v.Created, ReadOnly: v.ReadOnly, Reservation: v.Reservation, Quota: v.Quota, OnFullWait: v.OnFullWait, Clients: v.Clients,
 	}
 }
 
@@ -54,7 +54,7 @@ func volumeTableOf(s extentmap.State) ondisk.VolumeTable {
 		t.Volumes = append(t.Volumes, ondisk.VolumeRecord{
 			ID: v.ID, UUID: v.UUID, Name: v.Name, Size: v.Size, Policy: v.Policy, State: state,
 			Created: v.Created, ReadOnly: v.ReadOnly,
-			Reservation: v.Reservation, Quota: v.Quota, OnFullWait: v.OnFullWait,
+			Reservation: v.Reservation, Quota: v.Quota, OnFullWait: v.OnFullWait, Clients: v.Clients,
 		})
 	}
 	return t

@@ -388,7 +388,7 @@ func (c *checker) mendRecords(t *ondisk.VolumeTable) {
 		was, known := have[v.ID]
 		is := was
 		is.ID, is.UUID, is.Name, is.Size, is.Policy, is.Created, is.ReadOnly = v.ID, v.UUID, v.Name, v.Size, v.Policy, v.Created, v.ReadOnly
-		is.Reservation, is.Quota, is.OnFullWait = v.Reservation, v.Quota, v.OnFullWait
+		is.Reservation, is.Quota, is.OnFullWait, is.Clients = v.Reservation, v.Quota, v.OnFullWait, v.Clients
 		is.State = extentmap.VolumeState(v.State)
 		if is != was {
 			put = append(put, is)

@@ -96,7 +96,7 @@ func newVolumeRecord(s *extentmap.State, size extent.Size, spec VolumeSpec, now 
 }
 
 // maxClients bounds the clients that a volume may name, and the bytes of a name.
-const maxClients, maxClientName = 256, 256
+const maxClients, maxClientName = 64, 255
 
 // clientsRecord checks names of clients and returns them as they are recorded.
 func clientsRecord(names []string) (string, error) {

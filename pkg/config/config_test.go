@@ -172,7 +172,7 @@ func TestBadInput(t *testing.T) {
 			"line 8: nbd.max_connections: must be from 1 to 1048576 (got 0)",
 			"line 9: nbd.max_in_flight: must be from 128, which kernel clients count on, to 65536 (got 127)",
 		}},
-		{"client names", minimal + "volumes:\n- {name: a, size: 1MiB, allow_clients: [mx1, \"\"]}\n", []string{`line 7: volumes[0].allow_clients[1]: must have 1 to 256 bytes of text without control characters (got "")`}},
+		{"client names", minimal + "volumes:\n- {name: a, size: 1MiB, allow_clients: [mx1, \"\"]}\n", []string{`line 7: volumes[0].allow_clients[1]: must have 1 to 255 bytes of text without control characters (got "")`}},
 		{"relocation", minimal + "relocation:\n  cycle: 0s\n  headroom: 120%\n  budget: {rate: 0/s, per_cycle: 1MiB, per_day: 0}\n", []string{
 			"line 7: relocation.cycle: must be 10ms or more (got 0s)",
 			"line 8: relocation.headroom: must be below 100% (got 120%)",

@@ -65,11 +65,11 @@ func CheckPolicy(policy string, tiers []string) error {
 }
 
 // CheckClientName returns nil if name can be that of a client, as its certificate has
-// it: 1 to 256 bytes of UTF-8 without control characters. The error says what it must
+// it: 1 to 255 bytes of UTF-8 without control characters. The error says what it must
 // be.
 func CheckClientName(name string) error {
-	if name == "" || len(name) > 256 || !utf8.ValidString(name) || strings.ContainsFunc(name, unicode.IsControl) {
-		return fmt.Errorf("must have 1 to 256 bytes of text without control characters (got %s)", units.Quote(name))
+	if name == "" || len(name) > 255 || !utf8.ValidString(name) || strings.ContainsFunc(name, unicode.IsControl) {
+		return fmt.Errorf("must have 1 to 255 bytes of text without control characters (got %s)", units.Quote(name))
 	}
 	return nil
 }

@@ -213,6 +213,9 @@ func (v *validator) volumes(c *Config) {
 			v.faultf(at(p, "size"), "must be a multiple of %d bytes (got %s)", sectorSize, vol.Size)
 		}
 		v.check(at(p, "policy"), CheckPolicy(vol.Policy, tiers))
+		if len(vol.AllowClients) > 64 {
+			v.faultf(at(p, "allow_clients"), "must have at most 64 names (got %d)", len(vol.AllowClients))
+		}
 		for i, name := range vol.AllowClients {
 			v.check(path(at(p, "allow_clients"), i), CheckClientName(name))
 		}

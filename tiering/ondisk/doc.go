@@ -121,7 +121,8 @@
 //	48      ...   n records: volume id u32, state u8 (1 active, 2 deleting), read-only u8,
 //	              uuid 16, size i64, created i64 (nanoseconds since 1970, 0: unknown),
 //	              name text, policy text; where one of them is not 0 also
-//	              reservation i64, quota i64, wait for room i64 (nanoseconds)
+//	              reservation i64, quota i64, wait for room i64 (nanoseconds), and if
+//	              there are any, clients: length u16, names, a newline between two
 //	...     ...   zeroes to the length
 //
 // Slot table: entry s at 32*s. All zero: free. Else:

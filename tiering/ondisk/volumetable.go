@@ -36,6 +36,7 @@ type VolumeRecord struct {
 	Reservation int64         // bytes; see extentmap.Volume
 	Quota       int64         // bytes
 	OnFullWait  time.Duration // stored in nanoseconds
+	Clients     string        // at most 32 KiB
 }
 
 // VolumeTable is one copy of the volume table.
@@ -48,6 +49,7 @@ type VolumeTable struct {
 const (
 	volumeMagic    = "tierdVT\n"
 	maxVolumeTable = 1 << 30
+	maxClients     = 32 << 10 // bytes, in a record of at most 64 KiB
 )
 
 // WriteVolumeTable writes t over the copy that is not the newest, or over a
@@ -151,6 +153,9 @@ func encodeVolumeTable(t VolumeTable, area int64, poolID uuid.UUID) ([]byte, err
 		if err := errors.Join(checkText("volume name", v.Name), checkText("policy", v.Policy)); err != nil {
 			return nil, err
 		}
+		if len(v.Clients) > maxClients {
+			return nil, fmt.Errorf("%w: clients of %d bytes, at most %d", ErrTooLarge, len(v.Clients), maxClients)
+		}
 		e.record(func() {
 			e.u32(uint32(v.ID))
 			e.u8(uint8(v.State))
@@ -160,10 +165,14 @@ func encodeVolumeTable(t VolumeTable, area int64, poolID uuid.UUID) ([]byte, err
 			e.i64(unixNano(v.Created))
 			e.text(v.Name)
 			e.text(v.Policy)
-			if v.Reservation != 0 || v.Quota != 0 || v.OnFullWait != 0 {
+			if v.Reservation != 0 || v.Quota != 0 || v.OnFullWait != 0 || v.Clients != "" {
 				e.i64(v.Reservation)
 				e.i64(v.Quota)
 				e.i64(int64(v.OnFullWait))
+			}
+			if v.Clients != "" {
+				e.u16(uint16(len(v.Clients)))
+				e.b = append(e.b, v.Clients...)
 			}
 		})
 	}
@@ -192,6 +201,9 @@ func decodeVolumeTable(b []byte) (VolumeTable, error) {
 			v.Name, v.Policy = r.text(), r.text()
 			if len(r.b) > 0 {
 				v.Reservation, v.Quota, v.OnFullWait = r.i64(), r.i64(), time.Duration(r.i64())
+			}
+			if len(r.b) > 0 {
+				v.Clients = string(r.take(int(r.u16())))
 			}
 			t.Volumes = append(t.Volumes, v)
 		})

@@ -22,6 +22,9 @@ func testVolumes(gen uint64, n int) VolumeTable {
 			Size: int64(i) << 30, Policy: "auto", State: VolumeActive, ReadOnly: i%2 == 1,
 			Created: time.Date(2026, 1, 2, 3, 4, 5, 6, time.UTC),
 		})
+		if i%7 == 5 {
+			t.Volumes[i].Quota, t.Volumes[i].Clients = int64(i%2)<<30, strings.Repeat("client\n", i%50)+"last"
+		}
 	}
 	return t
 }
