@@ -151,6 +151,9 @@ func (a *adding) plan() error {
 	if taken != nil {
 		return taken
 	}
+	if err := checkServed(p.opts.Metadata, []BackingSpec{o.Backing}); err != nil {
+		return err
+	}
 	paths := []string{o.Backing.Path}
 	p.eachMember(func(b *member) { paths = append(paths, b.path) })
 	if err := checkDistinct(p.opts.Metadata, paths); err != nil {

@@ -166,6 +166,9 @@ func (c *creation) plan() error {
 // inspect opens what exists and refuses what must not be overwritten. It changes
 // nothing.
 func (c *creation) inspect(ctx context.Context) error {
+	if err := checkServed(c.o.Metadata, c.specs); err != nil {
+		return err
+	}
 	if err := c.inspectMetadata(); err != nil {
 		return err
 	}

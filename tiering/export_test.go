@@ -25,3 +25,11 @@ func SetWipePatience(d time.Duration) (restore func()) {
 	wipePatience = d
 	return func() { wipePatience = old }
 }
+
+// SetBeneath has another function tell what lies on which NBD device, until the one that
+// is returned is called.
+func SetBeneath(fn func(path string) (device, backend string)) (restore func()) {
+	was := beneath
+	beneath = fn
+	return func() { beneath = was }
+}

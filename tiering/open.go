@@ -61,6 +61,9 @@ func Open(ctx context.Context, o Options) (*Pool, error) {
 	}
 	op := &opening{o: o, found: make(map[extent.BackingID]*candidate)}
 	defer op.tellSlowSteps()()
+	if err := checkMetadataServed(o.Metadata); err != nil {
+		return nil, err
+	}
 	op.at("open metadata %s", o.Metadata)
 	db, err := extentmap.Open(o.Metadata, extentmap.Options{ReadOnly: o.ReadOnly, Fault: o.Fault})
 	if errors.Is(err, extentmap.ErrNotExist) {

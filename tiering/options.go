@@ -20,6 +20,7 @@ type BackingSpec struct {
 	Direct      bool
 	Media       backing.Media
 	Simulate    *backing.Simulate
+	ForeignNBD  bool // an NBD device that it lies on is not served by this pool
 }
 
 // TierSpec describes one tier of a pool to be created.

@@ -61,6 +61,7 @@ func newBackingAddCommand(g *globals) *cobra.Command {
 	f.StringVar(&r.NewTierBefore, "new-tier-before", "", "make TIER a new tier, next faster than the tier `NAME`")
 	f.StringVar(&r.NewTierAfter, "new-tier-after", "", "make TIER a new tier, next slower than the tier `NAME`")
 	f.BoolVar(&r.Force, "force", false, "overwrite what is there")
+	f.BoolVar(&r.ForeignNBD, "foreign-nbd", false, "the NBD device that it lies on is served by another server than this")
 	dryRunFlag(c, &r.DryRun)
 	return c
 }

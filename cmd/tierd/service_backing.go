@@ -15,7 +15,7 @@ import (
 func (s *service) BackingAdd(ctx context.Context, r control.BackingAddRequest) (control.BackingChange, error) {
 	a, err := s.pool.AddBacking(ctx, tiering.AddOptions{
 		Tier: r.Tier, Before: r.NewTierBefore, After: r.NewTierAfter, Media: backing.Media(r.Media), Force: r.Force, DryRun: r.DryRun,
-		Backing: tiering.BackingSpec{Path: r.Path, Size: r.SizeBytes, Preallocate: r.Preallocate, Direct: r.DirectIO},
+		Backing: tiering.BackingSpec{Path: r.Path, Size: r.SizeBytes, Preallocate: r.Preallocate, Direct: r.DirectIO, ForeignNBD: r.ForeignNBD},
 	})
 	if err != nil {
 		return control.BackingChange{}, classify(err)

@@ -52,6 +52,8 @@ type Backing struct {
 	Size        units.Size `yaml:"size"`        // 0: what the file or device has
 	Preallocate bool       `yaml:"preallocate"` // reserve a file's space at creation
 	Simulate    Simulate   `yaml:"simulate"`
+	// ForeignNBD says that an NBD device which it lies on is another server's.
+	ForeignNBD bool `yaml:"foreign_nbd"`
 }
 
 // Simulate slows a backing down, for demonstrations and tests. 0 is no limit.

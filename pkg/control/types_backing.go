@@ -17,6 +17,7 @@ type BackingAddRequest struct {
 	NewTierAfter  string `json:"new_tier_after"`
 	Force         bool   `json:"force"` // overwrite what it holds
 	DryRun        bool   `json:"dry_run"`
+	ForeignNBD    bool   `json:"foreign_nbd"` // an NBD device that it lies on is another server's
 }
 
 // BackingDrainRequest begins, paces, pauses or ends the emptying of a backing.

@@ -30,7 +30,7 @@ func tiers(c *config.Config) []tiering.TierSpec {
 		spec := tiering.TierSpec{Name: t.Name, Media: media}
 		for _, b := range t.Backings {
 			s := tiering.BackingSpec{
-				Path: b.Path, Size: int64(b.Size), Preallocate: b.Preallocate, Direct: t.DirectIO, Media: media,
+				Path: b.Path, Size: int64(b.Size), Preallocate: b.Preallocate, Direct: t.DirectIO, Media: media, ForeignNBD: b.ForeignNBD,
 			}
 			if b.Simulate.Enabled() {
 				s.Simulate = &backing.Simulate{
