@@ -150,7 +150,7 @@ func (d *daemon) serve(ctx context.Context) {
 	d.failed = make(chan error, len(d.listeners.nbd)+2)
 	d.live.Store(d.cfg)
 	exports := &exports{pool: d.pool, fallback: d.cfg.NBD.DefaultExport}
-	stats := newNBDMetrics()
+	stats := newNBDMetrics(d.pool)
 	n := &d.cfg.NBD
 	d.nbd = nbd.NewServer(nbd.Config{
 		Exports: exports, Logger: d.log.With("component", "nbd"), Observer: stats,

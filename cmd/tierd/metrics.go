@@ -2,6 +2,7 @@ package main
 
 import (
 	"sync/atomic"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -9,6 +10,7 @@ import (
 	"tierd/nbd/wire"
 	"tierd/pkg/metrics"
 	"tierd/pkg/samehost"
+	"tierd/tiering"
 )
 
 // handshakeReasons are the values of the label reason of failed handshakes.
@@ -21,16 +23,18 @@ var handshakeReasons = []string{
 // by the pool, per volume and tier.
 type nbdMetrics struct {
 	server *nbd.Server
+	pool   *tiering.Pool
 	failed map[string]*atomic.Uint64
 
 	connections, inFlight, budget, accepted, refused, failedDesc, requests, read, written, handoffs, panics, slow, oldest *prometheus.Desc
 }
 
-func newNBDMetrics() *nbdMetrics {
+func newNBDMetrics(pool *tiering.Pool) *nbdMetrics {
 	desc := func(name, help string, labels ...string) *prometheus.Desc {
 		return prometheus.NewDesc(prometheus.BuildFQName(metrics.Namespace, "nbd", name), help, labels, nil)
 	}
 	m := &nbdMetrics{
+		pool:        pool,
 		failed:      make(map[string]*atomic.Uint64),
 		connections: desc("connections", "Connections by state.", "state"),
 		inFlight:    desc("requests_in_flight", "Requests in workers or waiting to be written."),
@@ -97,11 +101,15 @@ func (m *nbdMetrics) Collect(ch chan<- prometheus.Metric) {
 	counter(m.written, s.BytesWritten)
 	counter(m.handoffs, s.Handoffs)
 	counter(m.panics, s.Panics)
+	oldest := make(map[string]time.Duration)
 	for _, v := range m.server.Slow() {
-		gauge(m.oldest, v.Oldest.Seconds(), v.Export)
+		oldest[v.Export] = v.Oldest
 		for cmd, n := range v.Counts {
 			counter(m.slow, n, v.Export, wire.CmdName(cmd))
 		}
+	}
+	for _, v := range m.pool.Volumes() {
+		gauge(m.oldest, oldest[v.Name()].Seconds(), v.Name())
 	}
 }
 
