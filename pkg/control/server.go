@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"runtime/debug"
 	"strings"
+	"sync/atomic"
 	"time"
 )
 
@@ -31,6 +32,9 @@ type Server struct {
 	http    *http.Server
 	refusal error              // what changes are answered with; nil: they are carried out
 	cancel  context.CancelFunc // ends the context of every request
+
+	busy    atomic.Int64 // requests
+	stopped atomic.Bool  // no request may begin any more
 }
 
 // NewServer returns a Server for s that logs changes and failures to log.
@@ -70,18 +74,28 @@ func (s *Server) Serve(l net.Listener) error {
 }
 
 // Shutdown stops accepting, cancels what is being waited for, and returns when
-// every request is answered. If ctx ends first, connections are cut. It is
-// idempotent.
+// every request is answered. If ctx ends first, connections are cut; that is an
+// error if a request was under way. It is idempotent.
 func (s *Server) Shutdown(ctx context.Context) error {
 	s.cancel()
-	if err := s.http.Shutdown(ctx); err != nil {
-		s.http.Close()
-		return fmt.Errorf("stop admin socket: %w", err)
+	err := s.http.Shutdown(ctx)
+	if err == nil {
+		return nil
 	}
-	return nil
+	s.stopped.Store(true) // whoever is not busy by now never will be
+	s.http.Close()
+	if s.busy.Load() == 0 {
+		return nil
+	}
+	return fmt.Errorf("stop admin socket: %w", err)
 }
 
 func (s *Server) serve(w http.ResponseWriter, req *http.Request, r route) {
+	s.busy.Add(1)
+	defer s.busy.Add(-1)
+	if s.stopped.Load() {
+		return
+	}
 	body, err := io.ReadAll(http.MaxBytesReader(w, req.Body, maxRequestBytes))
 	if err != nil {
 		s.fail(w, r.name, fmt.Errorf("read request: %w: %w", err, ErrUsage))
