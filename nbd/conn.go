@@ -326,6 +326,7 @@ func (c *conn) checkHangup() error {
 func (c *conn) admit(n int64) (charge int64, err error) {
 	charge = n + requestOverhead
 	cfg := &c.srv.cfg
+	began := clock()
 	for waited := false; ; waited = true {
 		c.mu.Lock()
 		if c.inflight < cfg.MaxInFlight && (c.inflight <= 0 || c.held+charge <= cfg.MaxInFlightBytes) {
@@ -349,7 +350,16 @@ func (c *conn) admit(n int64) (charge int64, err error) {
 		}
 	}
 
-	return charge, c.takeBudget(charge)
+	if err := c.takeBudget(charge); err != nil {
+		return 0, err
+	}
+	if clock()-began > int64(c.srv.pollEvery) {
+		if err := c.checkHangup(); err != nil {
+			c.unadmit(charge)
+			return 0, err
+		}
+	}
+	return charge, nil
 }
 
 // takeBudget takes the charge of a request just admitted from the server's
