@@ -62,6 +62,11 @@ crash: build ## two hours of crashes: power cuts, kills, boots, deliberate bugs 
 e2e: build ## real daemon, real clients
 	scripts/test e2e
 
+.PHONY: interop
+interop: build ## every NBD client over Unix, TCP and TLS; writes the table of docs/interoperability.md
+	scripts/setup-test-tools
+	$(GO) test -count=1 -run '^TestInterop$$' ./test/e2e -update
+
 .PHONY: vm
 vm: build ## a real kernel's NBD client in a virtual machine (needs qemu; says what is missing; test/vm/README.md)
 	scripts/vm
