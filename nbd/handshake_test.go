@@ -26,20 +26,21 @@ func threeExports() *memExports {
 const rwFlags = wire.FlagHasFlags | wire.FlagSendFlush | wire.FlagSendFUA | wire.FlagSendTrim |
 	wire.FlagSendWriteZeroes | wire.FlagCanMultiConn | wire.FlagSendCache | wire.FlagSendFastZero
 
-// TestOptions is the conformance table of the handshake. After each row the
-// connection must still be in sync: an INFO is answered.
-func TestOptions(t *testing.T) {
-	_, path := serve(t, Config{Exports: threeExports()})
+// An optionRow is an option and the kind of answer that ends what comes back.
+type optionRow struct {
+	name string
+	opt  wire.Option
+	data []byte
+	want wire.Reply
+}
+
+// optionRows is the conformance table of the handshake.
+func optionRows() []optionRow {
 	name := func(n int) []byte { return wire.AppendInfoRequest(nil, strings.Repeat("n", n)) }
 	bad := func(nameLen uint32) []byte {
 		return append(binary.BigEndian.AppendUint32(nil, nameLen), 'a', 0, 0)
 	}
-	for _, tc := range []struct {
-		name string
-		opt  wire.Option
-		data []byte
-		want wire.Reply
-	}{
+	return []optionRow{
 		{"INFO", wire.OptInfo, wire.AppendInfoRequest(nil, "a"), wire.RepAck},
 		{"INFO default", wire.OptInfo, wire.AppendInfoRequest(nil, ""), wire.RepAck},
 		{"INFO unknown", wire.OptInfo, wire.AppendInfoRequest(nil, "x"), wire.RepErrUnknown},
@@ -72,7 +73,14 @@ func TestOptions(t *testing.T) {
 		{"unknown", 0xdeadbeef, fill(make([]byte, 70000), 1), wire.RepErrUnsup},
 		{"unknown 0", 0, nil, wire.RepErrUnsup},
 		{"longer than any use", wire.OptInfo, make([]byte, maxOptionData+1), wire.RepErrTooBig},
-	} {
+	}
+}
+
+// TestOptions holds the server to the table. After each row the connection must still be
+// in sync: an INFO is answered.
+func TestOptions(t *testing.T) {
+	_, path := serve(t, Config{Exports: threeExports()})
+	for _, tc := range optionRows() {
 		t.Run(tc.name, func(t *testing.T) {
 			r := dial(t, path).hello(bothFlags)
 			go r.nc.Write(option(tc.opt, tc.data))

@@ -13,20 +13,26 @@ import (
 	"tierd/nbd/wire"
 )
 
-// TestRequests is the conformance table of the transmission: the outcome of one
-// request, after which the connection must be in sync, unless want is fatal.
-func TestRequests(t *testing.T) {
-	const size = 1 << 20
-	const fatal = wire.Errno(1<<32 - 1)
-	for _, tc := range []struct {
-		name     string
-		readOnly bool
-		cmd      wire.Cmd
-		flags    uint16
-		off      uint64
-		n        uint32
-		want     wire.Errno
-	}{
+// A requestRow is a request and its outcome.
+type requestRow struct {
+	name     string
+	readOnly bool
+	cmd      wire.Cmd
+	flags    uint16
+	off      uint64
+	n        uint32
+	want     wire.Errno
+}
+
+const (
+	requestSize = 1 << 20               // of the export in requestRows
+	fatal       = wire.Errno(1<<32 - 1) // the connection ends
+)
+
+// requestRows is the conformance table of the transmission.
+func requestRows() []requestRow {
+	const size = requestSize
+	return []requestRow{
 		{"READ", false, wire.CmdRead, 0, 0, 4096, wire.OK},
 		{"READ one byte at the end", false, wire.CmdRead, 0, size - 1, 1, wire.OK},
 		{"READ all", false, wire.CmdRead, 0, 0, size, wire.OK},
@@ -86,9 +92,15 @@ func TestRequests(t *testing.T) {
 		{"BLOCK_STATUS 2^32-1 (CVE-2025-47711)", false, wire.CmdBlockStatus, 0, 0, 1<<32 - 1, wire.EINVAL},
 		{"RESIZE", false, wire.CmdResize, 0, 0, 4096, wire.EINVAL},
 		{"unknown command", false, 4711, 0, 0, 1<<32 - 1, wire.EINVAL},
-	} {
+	}
+}
+
+// TestRequests holds the server to the table. After each row the connection must be in
+// sync, unless it ends.
+func TestRequests(t *testing.T) {
+	for _, tc := range requestRows() {
 		t.Run(tc.name, func(t *testing.T) {
-			d := newMemDevice(size)
+			d := newMemDevice(requestSize)
 			fill(d.data, 1)
 			e := newMemExports().add(ExportInfo{Name: "a", ReadOnly: tc.readOnly}, d)
 			_, path := serve(t, Config{Exports: e})
