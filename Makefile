@@ -83,6 +83,10 @@ bench: build ## tierd beside nbdkit and qemu-nbd on the same disk (BENCHFLAGS, s
 bench-flush: build ## time of FLUSH beside a slow drive, against pass marks (BENCHFLAGS, see test/flush)
 	$(GO) run ./test/flush $(BENCHFLAGS)
 
+.PHONY: bench-isolation
+bench-isolation: build ## hits beside slow requests on one connection, against a pass mark (BENCHFLAGS, see test/flush)
+	$(GO) run ./test/flush -isolation -seconds 1 -dir /var/tmp $(BENCHFLAGS)
+
 .PHONY: microbench
 microbench: ## the Go benchmarks of all packages (BENCH=regexp)
 	$(GO) test -run '^$$' -bench '$(BENCH)' -benchmem ./nbd/... ./pkg/... ./tiering/...

@@ -30,6 +30,8 @@ type options struct {
 	dir       string
 	iops      float64
 	bandwidth float64
+	isolation bool
+	rounds    int
 }
 
 func main() {
@@ -50,11 +52,16 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	fs.StringVar(&o.dir, "dir", "/dev/shm", "folder for the files; in memory, so that no other disk has a part in it")
 	fs.Float64Var(&o.iops, "iops", 200, "random operations a second of the slow drive")
 	fs.Float64Var(&o.bandwidth, "bandwidth", 100e6, "bytes a second of the slow drive")
+	fs.BoolVar(&o.isolation, "isolation", false, "measure instead how hits in the fast tier fare beside slow requests on the same connection")
+	fs.IntVar(&o.rounds, "rounds", 9, "rounds of -isolation, each -seconds with and -seconds without slow requests")
 	if err := fs.Parse(args); err != nil {
 		if errors.Is(err, flag.ErrHelp) {
 			return 0
 		}
 		return 2
+	}
+	if o.isolation {
+		return isolation(ctx, &o, stdout, stderr)
 	}
 	names := scenarioNames()
 	if o.scenarios != "" {
