@@ -25,8 +25,9 @@ import (
 	"tierd/pkg/samehost"
 )
 
-// attachDir is where attached devices are noted.
-const attachDir = "/run/tierd/attach"
+// attachDir is where attached devices are noted. It is none of the daemon's folders,
+// which its service manager removes when it stops.
+const attachDir = "/run/tierd-attach"
 
 const attachText = `Attach makes a volume the block device /dev/nbdN of this machine, and keeps it so: when
 the server restarts, or dies and comes back, requests wait, the device is connected
@@ -126,6 +127,10 @@ func runAttach(ctx context.Context, g *globals, f attachFlags, volume, device st
 		})
 	}
 	if f.acceptLoss {
+		state, err := attach.Load(f.dir, device)
+		if err != nil || state.Phase != attach.PhaseRefused {
+			return fmt.Errorf("%s is not refused: there is no loss to accept", device)
+		}
 		if err := attach.AcceptLoss(f.dir, device); err != nil {
 			return err
 		}
@@ -321,7 +326,7 @@ func listAttached(g *globals, dir string) error {
 		if err != nil {
 			return err
 		}
-		if !attach.Watched(dir, s.Device) {
+		if s.Phase != attach.PhaseRefused && !attach.Watched(dir, s.Device) {
 			s.Phase = attach.PhaseUnwatched
 		}
 		list = append(list, public(s))

@@ -141,7 +141,9 @@ func Run(ctx context.Context, k Kernel, o Options, ready func()) error {
 		err = nil
 	}
 	if a.state.Generation > 0 {
-		a.state.Phase, a.state.Since = PhaseUnwatched, o.Clock.Now()
+		if a.state.Phase != PhaseRefused { // that stays to be decided
+			a.state.Phase, a.state.Since = PhaseUnwatched, o.Clock.Now()
+		}
 		err = errors.Join(err, a.files.save(a.state))
 	}
 	return err
@@ -223,6 +225,7 @@ func (a *attachment) connect(ctx context.Context) error {
 // attached notes that the device has its sockets.
 func (a *attachment) attached() error {
 	a.state.Phase, a.state.Problem, a.state.Since = PhaseAttached, "", a.o.Clock.Now()
+	_ = os.Remove(a.files.accept) // what was accepted was for this time
 	return a.files.save(a.state)
 }
 

@@ -313,6 +313,17 @@ func TestRestart(t *testing.T) {
 			first := r.state()
 			for i := range 2 {
 				r.stop()
+				// What is accepted before there is anything to accept is not kept, and a
+				// folder that somebody has removed is made again.
+				dir := filepath.Join(r.dir, "state")
+				if err := AcceptLoss(dir, "/dev/nbd3"); err != nil {
+					t.Fatal(err)
+				}
+				if i == 1 {
+					if err := os.RemoveAll(dir); err != nil {
+						t.Fatal(err)
+					}
+				}
 				if events {
 					r.deaths <- 9 // another device
 					r.deaths <- 3
@@ -320,6 +331,9 @@ func TestRestart(t *testing.T) {
 				time.Sleep(time.Millisecond) // or not: the server is away for a while
 				r.serve(whole)
 				r.await(PhaseAttached, i+1)
+				if _, err := os.Stat(filesOf(dir, "/dev/nbd3").accept); err == nil {
+					t.Error("the acceptance of a loss is kept")
+				}
 				if err := r.prove(""); err != nil {
 					t.Errorf("after restart %d: %v", i, err)
 				}

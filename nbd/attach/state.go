@@ -94,6 +94,9 @@ func (f files) save(s State) error {
 	if err != nil {
 		return err
 	}
+	if err := os.MkdirAll(filepath.Dir(f.state), 0o700); err != nil {
+		return err
+	}
 	if err := os.WriteFile(f.state+".new", append(b, '\n'), 0o600); err != nil {
 		return err
 	}
