@@ -25,7 +25,8 @@ var (
 )
 
 // pollEvery is how often a leader that does not read its socket looks whether
-// the client is still there, and how long it must have looked away for that.
+// the client is still there. It looks before it begins a change, too, if the change
+// may have waited for so long, here or in the socket.
 const pollEvery = time.Second
 
 // stallTime is how long a write to a client may take once the server is ending:
@@ -73,6 +74,7 @@ type conn struct {
 	inline  wire.Request // that call's, if it is not
 	slow    int          // so many changes and misses go to workers without a try
 	now     int64        // when the requests in hand were read, by clock()
+	paused  bool         // nothing had been read for long before, and no change begun since
 	tally   tally        // not yet published
 	recv    receiver
 	send    sender
@@ -233,7 +235,7 @@ func (c *conn) end(cause error) {
 	werr := c.werr
 	c.mu.Unlock()
 
-	if c.tls != nil {
+	if c.tls != nil && werr == nil && c.ctx.Err() == nil {
 		_ = c.tls.CloseWrite() // tells the client that nothing was cut off
 	}
 	_ = c.nc.Close()
@@ -301,9 +303,28 @@ func (c *conn) signalLocked() {
 	}
 }
 
-// checkHangup aborts the connection if the client has hung up. It is called
-// after reading has paused for long: what has not been begun may have been sent
-// again on another connection since, and answered there.
+// hasRead notes when something was read, and whether it may have waited in the socket:
+// the leader was held up, or the process stood still, or the client was merely idle.
+func (c *conn) hasRead() {
+	now := clock()
+	if now-c.now > int64(c.srv.pollEvery) {
+		c.paused = true
+	}
+	c.now = now
+}
+
+// current returns an error if the change at hand may be out of date: if it may have
+// waited for long and the client has hung up, it may have been sent again on another
+// connection, and answered there, and something else behind it.
+func (c *conn) current() error {
+	if !c.paused && clock()-c.now <= int64(c.srv.pollEvery) {
+		return nil
+	}
+	c.paused = false
+	return c.checkHangup()
+}
+
+// checkHangup aborts the connection if the client has hung up.
 func (c *conn) checkHangup() error {
 	if c.rc == nil || c.finished.Load() {
 		return nil
@@ -326,7 +347,6 @@ func (c *conn) checkHangup() error {
 func (c *conn) admit(n int64) (charge int64, err error) {
 	charge = n + requestOverhead
 	cfg := &c.srv.cfg
-	began := clock()
 	for waited := false; ; waited = true {
 		c.mu.Lock()
 		if c.inflight < cfg.MaxInFlight && (c.inflight <= 0 || c.held+charge <= cfg.MaxInFlightBytes) {
@@ -352,12 +372,6 @@ func (c *conn) admit(n int64) (charge int64, err error) {
 
 	if err := c.takeBudget(charge); err != nil {
 		return 0, err
-	}
-	if clock()-began > int64(c.srv.pollEvery) {
-		if err := c.checkHangup(); err != nil {
-			c.unadmit(charge)
-			return 0, err
-		}
 	}
 	return charge, nil
 }

@@ -1,6 +1,8 @@
 package nbd
 
 import (
+	"errors"
+	"net"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -98,5 +100,90 @@ func TestFencedRequestsAreNotBegun(t *testing.T) {
 	fresh.wantData(4, []byte{'n'})
 	if got := d.begun.Load(); got != 2 {
 		t.Errorf("%d changes are begun, want 2", got)
+	}
+}
+
+// TestFenceWaits: who may not wait for an earlier connection for longer is told so in
+// time, and who is to end does not wait at all. Neither claims the export from then on.
+func TestFenceWaits(t *testing.T) {
+	s, _ := serveOne(t, newMemDevice(1<<20))
+	pipe := func() *conn {
+		server, client := net.Pipe()
+		t.Cleanup(func() { client.Close() })
+		c := newConn(s, server)
+		t.Cleanup(c.kill)
+		return c
+	}
+	old := pipe() // which never halts, since nobody serves it
+	s.mu.Lock()
+	s.conns[old] = struct{}{}
+	s.mu.Unlock()
+	defer s.remove(old)
+	id := identity{generation: 1, given: true}
+	if _, err := old.claim(id, "a"); err != nil {
+		t.Fatal(err)
+	}
+	c := pipe()
+	id.generation++
+	if err := c.fence(id, "a", time.Millisecond); !errors.Is(err, errNotFenced) {
+		t.Errorf("out of patience: got %v, want %v", err, errNotFenced)
+	}
+	c.stop()
+	if err := c.fence(id, "a", time.Hour); !errors.Is(err, ErrShutdown) {
+		t.Errorf("stopped: got %v, want %v", err, ErrShutdown)
+	}
+}
+
+// TestRefusedExportIsNotClaimed: a client whose GO passes the fence and fails afterwards
+// stands in nobody's way.
+func TestRefusedExportIsNotClaimed(t *testing.T) {
+	e := newMemExports().add(ExportInfo{Name: "a"}, newMemDevice(1<<20))
+	s, path := serve(t, Config{Exports: e})
+	setErr := func(err error) {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		e.err = err
+	}
+	setErr(errors.New("cannot be opened"))
+	if _, rep := openAs(t, path, "a", 1, 9); rep != wire.RepErrPlatform {
+		t.Fatalf("GO: got %s, want %s", wire.ReplyName(rep), wire.ReplyName(wire.RepErrPlatform))
+	}
+	setErr(nil)
+	if _, rep := openAs(t, path, "a", 1, 3); rep != wire.RepAck {
+		t.Errorf("GO of an earlier generation: got %s, want %s", wire.ReplyName(rep), wire.ReplyName(wire.RepAck))
+	}
+	if got := s.Snapshot().Transmitting; got != 1 {
+		t.Errorf("%d connections transmit, want 1", got)
+	}
+}
+
+// TestExportNameReasons: EXPORT_NAME has no error replies, so what the observer is told
+// is all there is to know.
+func TestExportNameReasons(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		err  error
+		want string
+	}{
+		{"missing", nil, ReasonNoExport},
+		{"a", ErrForbidden, ReasonRefused},
+		{"a", errors.New("cannot be opened"), ReasonRefused},
+		{"a", ErrShutdown, ReasonShutdown},
+	} {
+		e := newMemExports().add(ExportInfo{Name: "a"}, newMemDevice(1<<20))
+		e.err = c.err
+		o := &countingObserver{}
+		_, path := serve(t, Config{Exports: e, Observer: o})
+		r := dial(t, path).hello(bothFlags)
+		r.send(option(wire.OptExportName, []byte(c.name)))
+		r.closed()
+		eventually(t, "the reason is told", func() bool {
+			o.mu.Lock()
+			defer o.mu.Unlock()
+			return len(o.reasons) > 0
+		})
+		if o.reasons[c.want] != 1 {
+			t.Errorf("%s, %v: got %v, want %s", c.name, c.err, o.reasons, c.want)
+		}
 	}
 }

@@ -18,11 +18,15 @@ const (
 	maxOptionData     = 256 << 10 // bytes of one option; the longest INFO has 135,178
 	maxHandshakeBytes = 4 << 20   // of all options; enough for INFO about each of 10,000 exports
 	maxOptions        = 20000
-	maxText           = 200 // bytes of a client's string that come back in messages
+	sendReply         = 8 << 10 // bytes of an answer that are written before it is whole: no connection keeps more
+	maxText           = 200     // bytes of a client's string that come back in messages
 )
 
 // errTLS is the failure of a TLS handshake.
 var errTLS = errors.New("TLS handshake failed")
+
+// errRefused ends a handshake by EXPORT_NAME, which has no other answer.
+var errRefused = errors.New("export refused")
 
 // errAborted ends a handshake by the client's ABORT.
 var errAborted = errors.New("client aborts the handshake")
@@ -34,7 +38,8 @@ type handshake struct {
 	client  uint32 // flags
 	options int
 	bytes   int64
-	reply   []byte // of the option at hand, written at its end
+	reply   []byte    // what is answered to the option at hand and not yet written
+	until   time.Time // the deadline of it all
 	negotiated
 }
 
@@ -48,8 +53,8 @@ type negotiated struct {
 // negotiate takes a new connection to an export or to its end; reason is one
 // of the Reason constants if err is not nil.
 func (c *conn) negotiate() (reason string, err error) {
-	hs := &handshake{c: c}
-	_ = c.nc.SetDeadline(time.Now().Add(c.srv.cfg.HandshakeTimeout))
+	hs := &handshake{c: c, until: time.Now().Add(c.srv.cfg.HandshakeTimeout)}
+	_ = c.nc.SetDeadline(hs.until)
 	if c.stopping.Load() {
 		return ReasonShutdown, errStopping
 	}
@@ -76,8 +81,10 @@ func (c *conn) reasonOf(err error) string {
 		return ReasonTLS
 	case errors.Is(err, ErrNoExport):
 		return ReasonNoExport
-	case c.stopping.Load(), errors.Is(err, errStopping):
+	case c.stopping.Load(), errors.Is(err, errStopping), errors.Is(err, ErrShutdown):
 		return ReasonShutdown
+	case errors.Is(err, errRefused):
+		return ReasonRefused
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		return ReasonTimeout
 	}
@@ -122,7 +129,6 @@ func (hs *handshake) option() (done bool, err error) {
 		return false, fmt.Errorf("%w: %d options, %d bytes", errProtocol, hs.options, hs.bytes)
 	}
 
-	hs.reply = hs.reply[:0]
 	if h.ID == wire.OptExportName && hs.c.mustTLS() {
 		return false, fmt.Errorf("%w: EXPORT_NAME without TLS", errProtocol)
 	}
@@ -135,7 +141,7 @@ func (hs *handshake) option() (done bool, err error) {
 	if h.ID == wire.OptAbort {
 		// The client may be gone already, and its data mean nothing.
 		hs.respond(h.ID, wire.RepAck, nil)
-		_, _ = hs.c.stream().Write(hs.reply)
+		_ = hs.send()
 		return false, errAborted
 	}
 	data, tooBig, err := hs.data(h.Length)
@@ -153,7 +159,7 @@ func (hs *handshake) option() (done bool, err error) {
 	case hs.c.mustTLS():
 		hs.respond(h.ID, wire.RepErrTLSReqd, []byte("TLS is required"))
 	case h.ID == wire.OptList:
-		hs.list(data)
+		err = hs.list(data)
 	case h.ID == wire.OptInfo, h.ID == wire.OptGo:
 		dev = hs.infoOrGo(h.ID, data)
 	case h.ID == wire.OptClient:
@@ -165,7 +171,10 @@ func (hs *handshake) option() (done bool, err error) {
 	default:
 		hs.respond(h.ID, wire.RepErrUnsup, nil)
 	}
-	if _, err := hs.c.stream().Write(hs.reply); err != nil {
+	if err == nil {
+		err = hs.send()
+	}
+	if err != nil {
 		dev.close()
 		return false, err
 	}
@@ -190,6 +199,13 @@ func (hs *handshake) data(n uint32) (data []byte, tooBig bool, err error) {
 		}
 	}
 	return data, n > maxOptionData, nil
+}
+
+// send writes what is answered so far.
+func (hs *handshake) send() error {
+	_, err := hs.c.stream().Write(hs.reply)
+	hs.reply = hs.reply[:0]
+	return err
 }
 
 // respond appends an answer to the option at hand.
@@ -229,13 +245,19 @@ func (hs *handshake) lookUp(name string) (ExportInfo, error) {
 
 // open looks up and opens an export, once no earlier connection of the client can do
 // anything to it any more. Its size is that of the Device.
-func (hs *handshake) open(name string) (*opened, error) {
+func (hs *handshake) open(name string) (o *opened, err error) {
 	exports := hs.c.srv.cfg.Exports
 	info, err := hs.lookUp(name)
 	if err != nil {
 		return nil, err
 	}
-	if err := hs.c.srv.fence(hs.c, hs.identity, info.Name); err != nil {
+	defer func() {
+		if o == nil {
+			hs.c.unclaim()
+		}
+	}()
+	// Half of what is left is for the open and the answer.
+	if err := hs.c.fence(hs.identity, info.Name, time.Until(hs.until)/2); err != nil {
 		return nil, err
 	}
 	dev, err := exports.Open(info.Name)
@@ -281,7 +303,7 @@ func (hs *handshake) exportName(n uint32) (done bool, err error) {
 	}
 	o, err := hs.open(name)
 	if err != nil {
-		return false, fmt.Errorf("%w: open export %s: %w", ErrNoExport, quote(name), err)
+		return false, fmt.Errorf("%w: open export %s: %w", errRefused, quote(name), err)
 	}
 	var b [10 + wire.ExportNamePadding]byte
 	var info [wire.InfoExportSize]byte
@@ -308,18 +330,25 @@ func (hs *handshake) structuredReply(data []byte) {
 	hs.respond(wire.OptStructuredReply, wire.RepAck, nil)
 }
 
-func (hs *handshake) list(data []byte) {
+func (hs *handshake) list(data []byte) error {
 	if len(data) > 0 {
 		hs.respond(wire.OptList, wire.RepErrInvalid, []byte("LIST takes no data"))
-		return
+		return nil
 	}
 	for _, info := range hs.c.srv.cfg.Exports.List() {
 		if !hs.permitted(info) {
 			continue
 		}
 		hs.respond(wire.OptList, wire.RepServer, wire.AppendServer(nil, info.Name, clip(info.Description)))
+		if len(hs.reply) < sendReply {
+			continue
+		}
+		if err := hs.send(); err != nil {
+			return err
+		}
 	}
 	hs.respond(wire.OptList, wire.RepAck, nil)
+	return nil
 }
 
 // infoOrGo answers INFO and GO. Nothing that an earlier option named is kept,

@@ -143,7 +143,7 @@ func (c *conn) refill(need int) error {
 			return err
 		}
 	}
-	c.now = clock()
+	c.hasRead()
 	return nil
 }
 
@@ -171,7 +171,7 @@ func (c *conn) readFull(p []byte) error {
 			return err
 		}
 	}
-	c.now = clock()
+	c.hasRead()
 	return nil
 }
 

@@ -221,6 +221,9 @@ func (c *conn) failed(h *wire.Request, err error) error {
 // takes long, the connection gets a new leader meanwhile, and this one ends as
 // the worker of this request.
 func (c *conn) runInline(h wire.Request, data []byte) error {
+	if err := c.current(); err != nil {
+		return err
+	}
 	m, err := c.begin(&h)
 	if err != nil {
 		return c.failed(&h, err)
@@ -265,12 +268,16 @@ func (c *conn) dispatch(h wire.Request, n int) error {
 		r.data = r.mem.b[:n]
 	}
 	if h.Type == wire.CmdWrite {
-		if err := c.readFull(r.data); err != nil {
-			r.free()
-			c.unadmit(charge)
-			return err
-		}
+		err = c.readFull(r.data)
 		r.start = c.now
+	}
+	if err == nil && changes(h.Type) {
+		err = c.current()
+	}
+	if err != nil {
+		r.free()
+		c.unadmit(charge)
+		return err
 	}
 	if changes(h.Type) {
 		if r.m, err = c.begin(&h); err != nil {

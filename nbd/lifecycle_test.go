@@ -361,36 +361,6 @@ func TestAcceptErrors(t *testing.T) {
 	}
 }
 
-// TestIdleConnectionsAreSmall: connections in the transmission phase that were
-// used and now wait hold no buffers, not even in the middle of a header.
-func TestIdleConnectionsAreSmall(t *testing.T) {
-	const n = 300
-	s, path := serveOne(t, newMemDevice(1<<20))
-	var before, after runtime.MemStats
-	runtime.GC()
-	runtime.ReadMemStats(&before)
-	for range n {
-		r := open(t, path, "a")
-		r.inSync()
-		r.send(message(wire.CmdRead, 0, 1, 0, 1)[:20])
-	}
-	holds := func() (held int) {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		return len(s.conns)
-	}
-	if got := holds(); got != n {
-		t.Fatalf("open: got %d, want %d", got, n)
-	}
-	eventually(t, "an idle connection costs less than 64 KiB, the client's side included", func() bool {
-		runtime.GC()
-		runtime.GC() // the second empties the pools
-		runtime.ReadMemStats(&after)
-		used := int64(after.HeapInuse+after.StackInuse) - int64(before.HeapInuse+before.StackInuse)
-		return used/n < 64<<10
-	})
-}
-
 func TestTCP(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -36,7 +36,8 @@ const (
 	ReasonTimeout  = "timeout"  // Config.HandshakeTimeout passed
 	ReasonProtocol = "protocol" // the client broke the protocol or a limit
 	ReasonTLS      = "tls"      // the TLS handshake failed
-	ReasonNoExport = "noexport" // EXPORT_NAME for something that cannot be served
+	ReasonNoExport = "noexport" // EXPORT_NAME for something that is not there
+	ReasonRefused  = "refused"  // EXPORT_NAME for something that the client may not use now, or that cannot be opened
 	ReasonShutdown = "shutdown" // the server is going away
 	ReasonLimit    = "limit"    // Config.MaxConns
 	ReasonPanic    = "panic"    // Exports panicked

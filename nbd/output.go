@@ -18,7 +18,6 @@ const maxVectors = 256
 type sender struct {
 	from    []byte
 	err     error
-	stalled int64                 // when the socket was found full, by clock(), or 0
 	try     func(fd uintptr) bool // made once to allocate once
 	vectors net.Buffers
 	eaten   net.Buffers // what is left of vectors; a field to allocate once
@@ -39,9 +38,6 @@ func (v *sender) init(c *conn) {
 				}
 			case syscall.EINTR:
 			case syscall.EAGAIN:
-				if v.stalled == 0 {
-					v.stalled = clock()
-				}
 				return false
 			default:
 				v.err = err
@@ -60,14 +56,11 @@ func (c *conn) write(p []byte) error {
 		return err
 	}
 	v := &c.send
-	v.from, v.err, v.stalled = p, nil, 0
+	v.from, v.err = p, nil
 	err := c.rc.Write(v.try)
 	v.from = nil
 	if err == nil {
 		err = v.err
-	}
-	if err == nil && v.stalled != 0 && clock()-v.stalled > int64(c.srv.pollEvery) {
-		err = c.checkHangup()
 	}
 	return err
 }
@@ -89,12 +82,8 @@ func (c *conn) writeList(list *request) error {
 			err = c.write(vectors[0])
 		} else {
 			c.limitWrite()
-			began := clock()
 			c.send.eaten = vectors
 			_, err = c.send.eaten.WriteTo(c.stream())
-			if err == nil && clock()-began > int64(c.srv.pollEvery) {
-				err = c.checkHangup()
-			}
 		}
 		clear(vectors)
 		if err != nil {

@@ -48,11 +48,10 @@ func (hs *handshake) startTLS(data []byte) error {
 	}
 	if refusal != "" {
 		hs.respond(wire.OptStartTLS, wire.RepErrInvalid, []byte(refusal))
-		_, err := c.stream().Write(hs.reply)
-		return err
+		return hs.send()
 	}
 	hs.respond(wire.OptStartTLS, wire.RepAck, nil)
-	if _, err := c.nc.Write(hs.reply); err != nil {
+	if err := hs.send(); err != nil {
 		return err
 	}
 	socket := &tlsSocket{Conn: c.nc, rc: c.rc}

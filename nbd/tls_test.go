@@ -10,7 +10,6 @@ import (
 	"crypto/x509/pkix"
 	"math/big"
 	"net"
-	"runtime"
 	"slices"
 	"testing"
 	"time"
@@ -391,37 +390,4 @@ func TestUnixWithoutTLS(t *testing.T) {
 		}
 		r.inSync()
 	}
-}
-
-// TestIdleTLSConnectionsAreSmall: they hold no buffers but those of the session.
-func TestIdleTLSConnectionsAreSmall(t *testing.T) {
-	if testing.Short() {
-		t.Skip("hundreds of TLS handshakes are left out of -short")
-	}
-	const count = 300
-	ca := newCA(t)
-	s, addr := serveTLS(t, ca, TLSRequire, tls.NoClientCert, Config{Exports: threeExports()})
-	memory := func() uint64 {
-		runtime.GC()
-		runtime.GC()
-		var m runtime.MemStats
-		runtime.ReadMemStats(&m)
-		return m.HeapInuse + m.StackInuse
-	}
-	before := memory()
-	var open []*raw
-	for range count {
-		r := dialTCP(t, addr).hello(bothFlags).startTLS(ca.config())
-		r.goExport("a")
-		r.inSync()
-		open = append(open, r)
-	}
-	if s.Snapshot().Transmitting != count {
-		t.Fatalf("%d connections", s.Snapshot().Transmitting)
-	}
-	// Both ends are in this process.
-	if each := (int64(memory()) - int64(before)) / count; each > 2*64<<10 {
-		t.Errorf("a connection takes %d KiB at both ends together", each>>10)
-	}
-	runtime.KeepAlive(open)
 }

@@ -16,7 +16,7 @@ import (
 // handshakeReasons are the values of the label reason of failed handshakes.
 var handshakeReasons = []string{
 	nbd.ReasonAborted, nbd.ReasonHangup, nbd.ReasonTimeout, nbd.ReasonProtocol, nbd.ReasonTLS,
-	nbd.ReasonNoExport, nbd.ReasonShutdown, nbd.ReasonLimit, nbd.ReasonPanic,
+	nbd.ReasonNoExport, nbd.ReasonRefused, nbd.ReasonShutdown, nbd.ReasonLimit, nbd.ReasonPanic,
 }
 
 // nbdMetrics exposes the NBD server to Prometheus. What a request costs is counted
