@@ -3,6 +3,7 @@ package order
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -10,6 +11,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -172,8 +174,28 @@ func (r *rig) queue(c *client.Client, q *client.Request, done *sync.WaitGroup) {
 	eventually(r.t, "the change is in line", func() bool { return r.begun.Load() == before+1 })
 }
 
-// change makes a random change of the first two extents, and applies it to shadow.
-func change(rnd *rand.Rand, shadow []byte, fill byte) *client.Request {
+// apply makes q's change in shadow.
+func apply(shadow []byte, q *client.Request) {
+	if q.Cmd == wire.CmdWrite {
+		copy(shadow[q.Offset:], q.Buf)
+		return
+	}
+	clear(shadow[q.Offset : q.Offset+int64(q.Length)])
+}
+
+func writeOf(fill byte, off, end int64) *client.Request {
+	return &client.Request{Cmd: wire.CmdWrite, Offset: off, Buf: bytes.Repeat([]byte{fill}, int(end-off))}
+}
+
+func zeroesOf(off, end int64) *client.Request {
+	return &client.Request{Cmd: wire.CmdWriteZeroes, Offset: off, Length: end - off}
+}
+
+// trimOfAll trims both extents: of less, what is left would not be certain.
+func trimOfAll() *client.Request { return &client.Request{Cmd: wire.CmdTrim, Length: 2 * ext} }
+
+// change makes a random change of the first two extents.
+func change(rnd *rand.Rand, fill byte) *client.Request {
 	// Ranges over both extents, and whole ones.
 	off := int64(rnd.IntN(ext/block)) * block
 	end := ext + int64(1+rnd.IntN(ext/block))*block
@@ -182,17 +204,91 @@ func change(rnd *rand.Rand, shadow []byte, fill byte) *client.Request {
 	}
 	switch rnd.IntN(5) {
 	case 0:
-		q := &client.Request{Cmd: wire.CmdTrim, Offset: 0, Length: 2 * ext} // whole: what is left is certain
-		clear(shadow)
-		return q
+		return trimOfAll()
 	case 1:
-		clear(shadow[off:end])
-		return &client.Request{Cmd: wire.CmdWriteZeroes, Offset: off, Length: end - off}
+		return zeroesOf(off, end)
 	}
-	p := bytes.Repeat([]byte{fill}, int(end-off))
-	copy(shadow[off:end], p)
-	return &client.Request{Cmd: wire.CmdWrite, Offset: off, Buf: p}
+	return writeOf(fill, off, end)
 }
+
+// An order is a script of changes of the first two extents, of which one is in the slow
+// tier. Each is sent when the one before has its place in line.
+type order struct {
+	slow    int64             // the index of that extent
+	changes []*client.Request // the first waits for the slow tier until all are in line
+	via     []int             // over which connection each goes
+	moving  bool              // the other extent is being copied to the slow tier meanwhile
+	first   int               // of these two, which may go on before the other
+}
+
+// play has both extents hold ones, plays o, and compares them with what the changes
+// make of that in the order in which they arrived.
+func (r *rig) play(conns []*client.Client, o order) {
+	r.t.Helper()
+	ctx := context.Background()
+	want := bytes.Repeat([]byte{1}, 2*ext)
+	if err := conns[0].WriteAt(want, 0, false); err != nil {
+		r.t.Fatal(err)
+	}
+	if err := conns[0].Flush(); err != nil {
+		r.t.Fatal(err)
+	}
+	if _, err := r.Pool.MoveExtent(ctx, "v0", o.slow*ext, 1); err != nil {
+		r.t.Fatal(err)
+	}
+
+	var gates []chan struct{}
+	moved := make(chan struct{})
+	if o.moving {
+		gate, held := r.hold(backingPath(1))
+		gates = append(gates, gate)
+		go func() {
+			defer close(moved)
+			// It may succeed, or be called off by a trim.
+			_, _ = r.Pool.MoveExtent(ctx, "v0", (1-o.slow)*ext, 1)
+		}()
+		eventually(r.t, "the move copies", held)
+	} else {
+		close(moved)
+	}
+	gate, held := r.hold(backingPath(1))
+	gates = append(gates, gate)
+	var done sync.WaitGroup
+	for i, q := range o.changes {
+		r.queue(conns[o.via[i]], q, &done)
+		apply(want, q)
+		if i == 0 {
+			eventually(r.t, "the first is stuck", held)
+		}
+	}
+	for i := range gates {
+		close(gates[(i+o.first)%len(gates)])
+	}
+	done.Wait()
+	<-moved
+	for i, q := range o.changes {
+		if q.Err != nil {
+			r.t.Errorf("change %d: %v", i, q.Err)
+		}
+	}
+	got := make([]byte, 2*ext)
+	if err := conns[len(conns)-1].ReadAt(got, 0); err != nil {
+		r.t.Fatal(err)
+	}
+	for i := range got {
+		if got[i] != want[i] {
+			r.t.Fatalf("byte %d is %d, want %d", i, got[i], want[i])
+		}
+	}
+}
+
+func (r *rig) dialFour() []*client.Client {
+	r.t.Helper()
+	return []*client.Client{r.dial(), r.dial(), r.dial(), r.dial()}
+}
+
+// acrossBoth is a write over the border of the two extents, which waits for the slow one.
+func acrossBoth() *client.Request { return writeOf(2, ext-2*block, ext+2*block) }
 
 // TestOrderAcrossConnections: writers on four connections over two extents, with trims
 // and zeroes between them, the first stuck in the slow tier, and the mover at one of
@@ -200,63 +296,91 @@ func change(rnd *rand.Rand, shadow []byte, fill byte) *client.Request {
 func TestOrderAcrossConnections(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
-	for round := range uint64(24) {
-		rnd := rand.New(rand.NewPCG(seed, round))
-		r := newRig(t, 0)
-		var conns []*client.Client
-		for range 4 {
-			conns = append(conns, r.dial())
-		}
-		shadow := bytes.Repeat([]byte{1}, 2*ext)
-		if err := conns[0].WriteAt(shadow, 0, false); err != nil {
-			t.Fatal(err)
-		}
-		if err := conns[0].Flush(); err != nil {
-			t.Fatal(err)
-		}
-		// One extent of the two is in the slow tier.
-		if _, err := r.Pool.MoveExtent(context.Background(), "v0", int64(round%2)*ext, 1); err != nil {
-			t.Fatal(err)
-		}
+	for n := range uint64(24) {
+		t.Run(fmt.Sprintf("round %d", n), func(t *testing.T) {
+			rnd := rand.New(rand.NewPCG(seed, n))
+			r := newRig(t, 0)
+			o := order{slow: int64(n % 2), changes: []*client.Request{acrossBoth()}, via: []int{0}, moving: n%3 > 0, first: rnd.IntN(2)}
+			for i := range 7 {
+				o.changes = append(o.changes, change(rnd, byte(3+i)))
+				o.via = append(o.via, rnd.IntN(4))
+			}
+			r.play(r.dialFour(), o)
+		})
+	}
+}
 
-		gate, held := r.hold(backingPath(1))
+// TestEveryOrder: two writes that cross each other over the two extents, a trim and
+// zeroes, each over a connection of its own, in every order of arrival.
+func TestEveryOrder(t *testing.T) {
+	r := newRig(t, 0)
+	conns := r.dialFour()
+	var places [][]int
+	permute([]int{0, 1, 2, 3}, 0, func(p []int) { places = append(places, slices.Clone(p)) })
+	for n, p := range places {
+		four := []*client.Request{writeOf(3, block, ext+5*block), trimOfAll(), writeOf(4, 3*block, 2*ext), zeroesOf(2*block, ext+block)}
+		o := order{slow: int64(n % 2), changes: []*client.Request{acrossBoth()}, via: []int{n % 4}, moving: n%4 > 1, first: n / 4 % 2}
+		for _, i := range p {
+			o.changes = append(o.changes, four[i])
+			o.via = append(o.via, i)
+		}
+		t.Logf("order %v", p)
+		r.play(conns, o)
+	}
+}
+
+// permute calls f with each order of p.
+func permute(p []int, from int, f func([]int)) {
+	if from == len(p) {
+		f(p)
+		return
+	}
+	for i := from; i < len(p); i++ {
+		p[from], p[i] = p[i], p[from]
+		permute(p, from+1, f)
+		p[from], p[i] = p[i], p[from]
+	}
+}
+
+// TestCrossedWriters: changes of one range over two extents, begun on four connections at
+// the same time. Whatever their order is, it is one order: the range is all of one
+// change, although parts of it live in two tiers.
+func TestCrossedWriters(t *testing.T) {
+	r := newRig(t, 0)
+	conns := r.dialFour()
+	if err := conns[0].WriteAt(bytes.Repeat([]byte{9}, 2*ext), 0, true); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.Pool.MoveExtent(context.Background(), "v0", ext, 1); err != nil {
+		t.Fatal(err)
+	}
+	const off, n = ext - block, 2 * block
+	got := make([]byte, n)
+	for round := range 2000 {
 		var done sync.WaitGroup
-		first := &client.Request{Cmd: wire.CmdWrite, Offset: ext - 2*block, Buf: bytes.Repeat([]byte{2}, 4*block)}
-		copy(shadow[first.Offset:], first.Buf)
-		r.queue(conns[0], first, &done)
-		eventually(t, "the first is stuck", held)
-		moved := make(chan struct{})
-		go func() {
-			defer close(moved)
-			if round%3 == 0 {
-				// It may succeed, or be called off by a trim.
-				_, _ = r.Pool.MoveExtent(context.Background(), "v0", int64((round+1)%2)*ext, 1)
-			}
-		}()
-		qs := []*client.Request{first}
-		for i := range 7 {
-			q := change(rnd, shadow, byte(3+i))
-			qs = append(qs, q)
-			r.queue(conns[rnd.IntN(4)], q, &done)
+		start := make(chan struct{})
+		errs := make([]error, len(conns))
+		for i, c := range conns {
+			done.Go(func() {
+				p := bytes.Repeat([]byte{byte(i)}, n) // those of the first are zeroes
+				<-start
+				if i == 0 {
+					errs[i] = c.WriteZeroes(off, n, false, false)
+				} else {
+					errs[i] = c.WriteAt(p, off, false)
+				}
+			})
 		}
-		close(gate)
+		close(start)
 		done.Wait()
-		<-moved
-		for i, q := range qs {
-			if q.Err != nil {
-				t.Errorf("round %d: change %d: %v", round, i, q.Err)
-			}
-		}
-		got := make([]byte, 2*ext)
-		if err := conns[rnd.IntN(4)].ReadAt(got, 0); err != nil {
+		if err := errors.Join(errs...); err != nil {
 			t.Fatal(err)
 		}
-		if !bytes.Equal(got, shadow) {
-			i := 0
-			for got[i] == shadow[i] {
-				i++
-			}
-			t.Fatalf("round %d of seed %d: byte %d is %d, want %d", round, seed, i, got[i], shadow[i])
+		if err := conns[round%4].ReadAt(got, off); err != nil {
+			t.Fatal(err)
+		}
+		if !bytes.Equal(got, bytes.Repeat(got[:1], n)) {
+			t.Fatalf("round %d: the range begins with %d and ends with %d", round, got[0], got[n-1])
 		}
 	}
 }
@@ -393,8 +517,9 @@ func TestSentAgain(t *testing.T) {
 		eventually(t, "it is stuck", held)
 		old.write(2, ext, 'o') // the write that is sent again
 		if !fenced {
-			// A hang-up is seen after a pause of a second. Nothing shows that the server
-			// has begun to wait, so the pause is made longer than it can take to.
+			// The first write was read before. Wherever the second is now, in the socket or
+			// read, it will have waited in one of the two for more than the second after
+			// which the server looks: a machine that stalls makes that longer.
 			time.Sleep(3 * time.Second)
 			// Half of it is enough, and keeps the failure of writing an answer from
 			// telling the same.
