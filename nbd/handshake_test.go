@@ -2,6 +2,7 @@ package nbd
 
 import (
 	"bytes"
+	"crypto/tls"
 	"encoding/binary"
 	"errors"
 	"io"
@@ -357,32 +358,105 @@ func TestGrownExportIsSeenByTheNextConnection(t *testing.T) {
 	r.wantData(1, []byte{0})
 }
 
-// TestHangupAtEachByte closes at each byte of a handshake (CVE-2017-7539,
-// CVE-2017-9524, CVE-2013-6410): a good client beside them is unharmed.
+// TestHangupAtEachByte closes at each byte of what a client may say (CVE-2017-7539,
+// CVE-2017-9524, CVE-2013-6410): a good client beside them is unharmed, and what was
+// opened is closed.
 func TestHangupAtEachByte(t *testing.T) {
-	s, path := serve(t, Config{Exports: threeExports()})
-	good := open(t, path, "a")
-	script := append([]byte{0, 0, 0, 3}, option(wire.OptInfo, wire.AppendInfoRequest(nil, "a", 3))...)
-	script = append(script, option(wire.OptGo, wire.AppendInfoRequest(nil, "a"))...)
-	script = append(script, message(wire.CmdWrite, 0, 1, 0, 8, []byte("12345678")...)...)
-	for n := range len(script) {
-		r := dial(t, path)
-		r.send(script[:n])
-		r.nc.Close()
-		if n%16 == 0 {
-			good.inSync()
-		}
+	flags := []byte{0, 0, 0, 3}
+	info := wire.AppendInfoRequest(nil, "a", 3)
+	meta := wire.AppendMetaContext(nil, "a", "base:allocation", "tierd:")
+	write := message(wire.CmdWrite, 0, 1, 0, 8, []byte("12345678")...)
+	status := message(wire.CmdBlockStatus, 0, 2, 0, 4096)
+	clientHello := append([]byte{0x16, 3, 1, 0, 100, 1, 0, 0, 96, 3, 3}, make([]byte, 60)...)
+	scripts := map[string][][]byte{
+		"INFO and GO": {flags, option(wire.OptInfo, info), option(wire.OptGo, info), write},
+		"EXPORT_NAME": {flags, option(wire.OptExportName, []byte("a")), write},
+		"padded":      {{0, 0, 0, 1}, option(wire.OptExportName, []byte("a")), write},
+		"LIST and contexts": {flags, option(wire.OptList, nil), option(wire.OptStructuredReply, nil),
+			option(wire.OptListMetaContext, meta), option(wire.OptSetMetaContext, meta), option(wire.OptGo, info), status},
+		"a client's name": {flags, option(wire.OptClient, wire.AppendClient(nil, [16]byte{1}, 1)), option(wire.OptGo, info), write},
+		"STARTTLS":        {flags, option(wire.OptStartTLS, nil), clientHello},
 	}
-	good.inSync()
-	eventually(t, "all but one connection end", func() bool { return s.Snapshot().Open == 1 })
+	ca := newCA(t)
+	cert := ca.server()
+	for name, parts := range scripts {
+		t.Run(name, func(t *testing.T) {
+			d := newMemDevice(1 << 20)
+			e := newMemExports().add(ExportInfo{Name: "a"}, d)
+			s, path := serve(t, Config{Exports: e, TLS: TLSAllow,
+				TLSConfig: func() *tls.Config { return &tls.Config{Certificates: []tls.Certificate{cert}} }})
+			good := open(t, path, "a")
+			script := bytes.Join(parts, nil)
+			for n := range len(script) {
+				r := dial(t, path)
+				r.send(script[:n])
+				r.nc.Close()
+				if n%16 == 0 {
+					good.inSync()
+				}
+			}
+			good.inSync()
+			eventually(t, "all but one connection end", func() bool { return s.Snapshot().Open == 1 })
+			if opened, closed := e.opened(), int(d.closes.Load()); closed != opened-1 {
+				t.Errorf("%d of %d devices were closed, want all but one", closed, opened)
+			}
+		})
+	}
 }
 
+// TestHandshakeTimeout: the deadline is that of the whole handshake, however the client
+// spends the time.
 func TestHandshakeTimeout(t *testing.T) {
-	s, path := serve(t, Config{Exports: threeExports(), HandshakeTimeout: 30 * time.Millisecond})
-	r := dial(t, path)
-	r.recv(wire.GreetingSize)
-	r.closed()
-	eventually(t, "the failed handshake is counted", func() bool { return s.Snapshot().HandshakeFailed == 1 })
+	ca := newCA(t)
+	cert := ca.server()
+	long := option(wire.OptInfo, make([]byte, maxOptionData))
+	refusals := bytes.Repeat(option(wire.OptInfo, wire.AppendInfoRequest(nil, "x")), 1000)
+	for _, c := range []struct {
+		name    string
+		at      []byte // sent at once
+		trickle []byte // then a byte at a time
+	}{
+		{"silent", nil, nil},
+		{"within an option", append([]byte{0, 0, 0, 3}, long[:20]...), nil},
+		{"a byte at a time", nil, append([]byte{0, 0, 0, 3}, long...)},
+		{"one option after the other", []byte{0, 0, 0, 3}, refusals},
+		{"before the ClientHello", append([]byte{0, 0, 0, 3}, option(wire.OptStartTLS, nil)...), nil},
+		{"within the ClientHello", append([]byte{0, 0, 0, 3}, option(wire.OptStartTLS, nil)...), append([]byte{0x16, 3, 1, 2, 0, 1}, make([]byte, 500)...)},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			o := &countingObserver{}
+			s, path := serve(t, Config{Exports: threeExports(), HandshakeTimeout: 300 * time.Millisecond, Observer: o, TLS: TLSAllow,
+				TLSConfig: func() *tls.Config { return &tls.Config{Certificates: []tls.Certificate{cert}} }})
+			r := dial(t, path)
+			r.send(c.at)
+			over := make(chan struct{})
+			go func() {
+				defer close(over)
+				_, _ = io.Copy(io.Discard, r.nc)
+			}()
+			sent := 0
+			for ended := false; !ended; {
+				select {
+				case <-over:
+					ended = true
+				case <-time.After(5 * time.Millisecond):
+					if sent < len(c.trickle) {
+						_, _ = r.nc.Write(c.trickle[sent : sent+1])
+						sent++
+					}
+				}
+			}
+			if len(c.trickle) > 0 && sent == len(c.trickle) {
+				t.Errorf("all %d bytes were taken", sent)
+			}
+			eventually(t, "the failed handshake is counted", func() bool { return s.Snapshot().HandshakeFailed == 1 })
+			o.mu.Lock()
+			defer o.mu.Unlock()
+			if o.reasons[ReasonTimeout] != 1 {
+				t.Errorf("reasons: got %v, want a %s", o.reasons, ReasonTimeout)
+			}
+		})
+	}
 }
 
 func TestMaxConns(t *testing.T) {
@@ -409,22 +483,6 @@ func TestPanickingExports(t *testing.T) {
 	good.inSync()
 	if got := s.Snapshot().Panics; got != 1 {
 		t.Errorf("panics: got %d, want 1", got)
-	}
-}
-
-// TestIdleConnections: a connection that has chosen nothing opens nothing
-// (CVE-2019-14850).
-func TestIdleConnections(t *testing.T) {
-	e := threeExports()
-	s, path := serve(t, Config{Exports: e})
-	for range 200 {
-		dial(t, path).recv(wire.GreetingSize)
-	}
-	if got := e.opened(); got != 0 {
-		t.Errorf("idle connections opened %d exports", got)
-	}
-	if got := s.Snapshot().Open; got != 200 {
-		t.Errorf("open: got %d, want 200", got)
 	}
 }
 

@@ -3,6 +3,7 @@ package nbd
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
 	"errors"
 	"io"
 	"net"
@@ -147,18 +148,44 @@ func TestBudgetHeldByOneClient(t *testing.T) {
 	r.recv(30 << 20)
 }
 
-// TestShutdownWithHandshakesHalfOpen (CVE-2024-7409).
+// TestShutdownWithHandshakesHalfOpen (CVE-2024-7409): clients that are somewhere in the
+// handshake, and one that reads its replies a little at a time.
 func TestShutdownWithHandshakesHalfOpen(t *testing.T) {
-	s, path := serve(t, Config{Exports: threeExports()})
-	for i := range 100 {
+	ca := newCA(t)
+	cert := ca.server()
+	d := newMemDevice(32 << 20)
+	s, path := serve(t, Config{Exports: newMemExports().add(ExportInfo{Name: "a"}, d), TLS: TLSAllow,
+		TLSConfig: func() *tls.Config { return &tls.Config{Certificates: []tls.Certificate{cert}} }})
+	s.stallTime = patience
+	for i := range 200 {
 		r := dial(t, path)
 		r.recv(wire.GreetingSize)
-		if i%2 == 0 {
+		switch i % 4 {
+		case 1:
 			r.send([]byte{0, 0, 0, 3, 'I', 'H'})
+		case 2:
+			r.send(append([]byte{0, 0, 0, 3}, option(wire.OptInfo, make([]byte, 1000))[:100]...))
+		case 3:
+			r.send(append([]byte{0, 0, 0, 3}, option(wire.OptStartTLS, nil)...))
+			r.final(wire.OptStartTLS)
+			r.send([]byte{0x16, 3, 1})
 		}
 	}
 	slow := open(t, path, "a")
-	slow.send(message(wire.CmdRead, 0, 1, 0, 1)) // and does not read the reply
+	slow.send(message(wire.CmdRead, 0, 1, 0, 32<<20))
+	eventually(t, "the reply is under way", func() bool { return s.Snapshot().Requests == 1 })
+	read := make(chan int)
+	go func() {
+		n, p := 0, make([]byte, 512<<10)
+		for {
+			m, err := slow.nc.Read(p)
+			if n += m; err != nil {
+				read <- n
+				return
+			}
+			time.Sleep(time.Millisecond)
+		}
+	}()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	if err := s.Shutdown(ctx); err != nil {
@@ -166,6 +193,9 @@ func TestShutdownWithHandshakesHalfOpen(t *testing.T) {
 	}
 	if st := s.Snapshot(); st.Open != 0 {
 		t.Errorf("open: got %d", st.Open)
+	}
+	if got, want := <-read, wire.SimpleReplySize+32<<20; got != want {
+		t.Errorf("the slow reader got %d bytes, want %d", got, want)
 	}
 	if _, err := net.Dial("unix", path); err == nil {
 		t.Error("the listener is still open")

@@ -74,8 +74,8 @@ func TestSlowRequests(t *testing.T) {
 		t.Errorf("counts: %v", v.Counts)
 	}
 	text := log.String()
-	if n := strings.Count(text, "request takes long"); n != 1 {
-		t.Errorf("%d lines about requests that take long within 5 s, want 1:\n%s", n, text)
+	if n := strings.Count(text, "request takes long"); n < 1 || n > 3 { // one each 5 s, and none twice
+		t.Errorf("%d lines about three requests that take long, want 1 in each 5 s:\n%s", n, text)
 	}
 	if n := strings.Count(text, "slow request ended"); n != 3 {
 		t.Errorf("%d lines about ends, want 3:\n%s", n, text)
