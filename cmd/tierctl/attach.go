@@ -57,6 +57,7 @@ type attachFlags struct {
 	timeout, deadTimeout time.Duration
 	foreground, list     bool
 	acceptLoss, dryRun   bool
+	probe                bool
 	dir                  string
 	readyFD              int
 }
@@ -69,6 +70,12 @@ func newAttachCommand(g *globals) *cobra.Command {
 		Long:    attachText,
 		Example: "  tierctl attach home /dev/nbd0\n  tierctl attach home /dev/nbd0 --connections 4\n  tierctl attach home /dev/nbd0 --uri 'nbds://storage.example/?tls-certificates=/etc/tierd/tls'\n  tierctl attach --list",
 		RunE: func(c *cobra.Command, given []string) error {
+			if f.probe { // the process that proveElsewhere starts
+				if err := args("/dev/nbdN")(c, given); err != nil {
+					return err
+				}
+				return attach.ReadDevice(given[0])
+			}
 			if f.list {
 				if err := args()(c, given); err != nil {
 					return err
@@ -92,7 +99,8 @@ func newAttachCommand(g *globals) *cobra.Command {
 	fl.BoolVar(&f.list, "list", false, "list the devices that are attached")
 	fl.StringVar(&f.dir, "state-dir", attachDir, "folder in which attached devices are noted")
 	fl.IntVar(&f.readyFD, "ready-fd", 0, "")
-	_ = fl.MarkHidden("ready-fd")
+	fl.BoolVar(&f.probe, "probe", false, "")
+	_ = errors.Join(fl.MarkHidden("ready-fd"), fl.MarkHidden("probe"))
 	dryRunFlag(c, &f.dryRun)
 	return c
 }
@@ -304,12 +312,30 @@ func attachHere(ctx context.Context, g *globals, f attachFlags, device, uri stri
 	}()
 	return attach.Run(ctx, k, attach.Options{
 		Device: device, URI: uri, Connections: f.connections, BlockSize: f.blockSize, Timeout: f.timeout, DeadTimeout: f.deadTimeout,
-		StateDir: f.dir, Deaths: deaths, Logger: log,
+		StateDir: f.dir, Deaths: deaths, Logger: log, Prove: proveElsewhere,
 	}, func() {
 		attached = true
 		tell("attached\n")
 		_, _ = sd.SdNotify(false, sd.SdNotifyReady)
 	})
+}
+
+// proveElsewhere reads from a device in a process of its own, which nothing but the
+// server can end.
+func proveElsewhere(device string) error {
+	exe, err := os.Executable()
+	if err != nil {
+		return fmt.Errorf("%w: %w", attach.ErrNoProof, err)
+	}
+	out, err := exec.Command(exe, "attach", "--probe", device).CombinedOutput()
+	var exit *exec.ExitError
+	switch {
+	case err == nil:
+		return nil
+	case errors.As(err, &exit):
+		return errors.New(strings.TrimSpace(string(out)))
+	}
+	return fmt.Errorf("%w: %w", attach.ErrNoProof, err)
 }
 
 func listAttached(g *globals, dir string) error {
@@ -319,12 +345,13 @@ func listAttached(g *globals, dir string) error {
 	}
 	list := []attach.State{}
 	for _, name := range names {
-		s, err := attach.Load(dir, "/dev/"+strings.TrimSuffix(filepath.Base(name), ".json"))
+		device := "/dev/" + strings.TrimSuffix(filepath.Base(name), ".json")
+		s, err := attach.Load(dir, device)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
 		if err != nil {
-			return err
+			s = attach.State{Device: device, Phase: attach.PhaseAttached, Problem: err.Error()}
 		}
 		if s.Phase != attach.PhaseRefused && !attach.Watched(dir, s.Device) {
 			s.Phase = attach.PhaseUnwatched

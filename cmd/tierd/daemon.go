@@ -66,7 +66,7 @@ func (d *daemon) run(ctx context.Context) error {
 	if err := d.protect(); err != nil {
 		return err
 	}
-	if err := d.certs.load(d.cfg.NBD.TLS); err != nil {
+	if err := d.certs.load(d.cfg.NBD.TLS, d.log); err != nil {
 		return err
 	}
 	if err := d.listeners.open(d.cfg, d.log); err != nil {
@@ -251,7 +251,7 @@ func (d *daemon) reconfigure() {
 		d.log.Error("configuration not reloaded", "error", err)
 		return
 	}
-	if err := d.certs.load(d.cfg.NBD.TLS); err != nil {
+	if err := d.certs.load(d.cfg.NBD.TLS, d.log); err != nil {
 		d.log.Error("certificates not reloaded; those in use stay", "error", err)
 	} else if d.cfg.NBD.TLS.Mode != config.TLSOff {
 		d.log.Info("certificates reloaded, for connections to come")

@@ -4,8 +4,10 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"fmt"
+	"log/slog"
 	"os"
 	"sync/atomic"
+	"time"
 
 	"tierd/nbd"
 	"tierd/pkg/config"
@@ -17,8 +19,12 @@ type certificates struct {
 	current atomic.Pointer[tls.Config]
 }
 
-// load reads the files. If one cannot be used, what was read before stays.
-func (c *certificates) load(t config.TLS) error {
+// certificateNotice is how long before its end a certificate is warned of.
+const certificateNotice = 14 * 24 * time.Hour
+
+// load reads the files, and warns of a certificate that is about to run out. If a file
+// cannot be used, what was read before stays.
+func (c *certificates) load(t config.TLS, log *slog.Logger) error {
 	if t.Mode == config.TLSOff {
 		return nil
 	}
@@ -39,6 +45,13 @@ func (c *certificates) load(t config.TLS) error {
 		cfg.ClientAuth = tls.RequireAndVerifyClientCert
 	}
 	c.current.Store(cfg)
+	now := time.Now()
+	switch end := cert.Leaf.NotAfter; {
+	case end.Before(now):
+		log.Warn("the certificate of the server has run out: clients refuse it", "file", t.Cert, "end", end)
+	case end.Before(now.Add(certificateNotice)):
+		log.Warn("the certificate of the server is about to run out", "file", t.Cert, "end", end)
+	}
 	return nil
 }
 

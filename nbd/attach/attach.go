@@ -57,11 +57,18 @@ type Options struct {
 	Deaths      <-chan uint32 // devices of which a socket died, as the kernel tells
 	Logger      *slog.Logger
 
+	// Prove returns when the device has answered a read, which may take for ever: it must
+	// not do that in a thread of this process, which could not end then. The error is
+	// ErrNoProof if the device could not be asked.
+	Prove func(device string) error
+
 	// Tests have others than the real ones.
 	SysBlock string // /sys/block
 	Clock    clock.Clock
-	Prove    func(device string) error // reads from the device
 }
+
+// ErrNoProof is returned by Options.Prove if it could not look at the device.
+var ErrNoProof = errors.New("the device could not be asked")
 
 // errGone ends Run when the device was disconnected.
 var errGone = errors.New("the device is disconnected")
@@ -92,6 +99,7 @@ type attachment struct {
 	index   uint32
 	address client.Address
 	files   files
+	lock    *os.File
 	log     *slog.Logger
 	state   State
 	links   []*link
@@ -107,9 +115,6 @@ func Run(ctx context.Context, k Kernel, o Options, ready func()) error {
 	if o.Clock == nil {
 		o.Clock = clock.Real{}
 	}
-	if o.Prove == nil {
-		o.Prove = readDevice
-	}
 	a := &attachment{o: o, k: k, files: filesOf(o.StateDir, o.Device), log: o.Logger.With("device", o.Device)}
 	var err error
 	if a.index, err = IndexOf(o.Device); err != nil {
@@ -121,11 +126,10 @@ func Run(ctx context.Context, k Kernel, o Options, ready func()) error {
 	if err := os.MkdirAll(o.StateDir, 0o700); err != nil {
 		return err
 	}
-	lock, err := a.files.lockDevice(o.Device)
-	if err != nil {
+	if a.lock, err = a.files.lockDevice(o.Device); err != nil {
 		return err
 	}
-	defer lock.Close()
+	defer func() { a.lock.Close() }()
 	defer a.leave()
 
 	err = a.begin(ctx)
@@ -134,6 +138,8 @@ func Run(ctx context.Context, k Kernel, o Options, ready func()) error {
 		err = a.watch(ctx)
 	}
 	switch {
+	case errors.Is(err, ErrWatched): // what is noted is another's by now
+		return err
 	case errors.Is(err, errGone):
 		a.log.Info("the device is disconnected")
 		return Forget(o.StateDir, o.Device)
@@ -166,19 +172,20 @@ func (a *attachment) begin(ctx context.Context) error {
 		return err
 	}
 	old, err := Load(a.o.StateDir, a.o.Device)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	known := err == nil
 	switch {
-	case on && !known:
+	case on && errors.Is(err, fs.ErrNotExist):
 		return fmt.Errorf("%s is in use by something else; tierctl detach --force disconnects it", a.o.Device)
+	case on && err != nil:
+		return fmt.Errorf("%s is attached, but not to know to what: %w; tierctl detach --force disconnects it", a.o.Device, err)
 	case on && old.URI != a.o.URI:
 		return fmt.Errorf("%s is attached to %s; detach it first", a.o.Device, old.URI)
 	case on:
 		a.state = old
 		a.state.PID = os.Getpid()
 		a.log.Info("taking over an attached device", "uri", a.o.URI)
+		if old.Connections != a.o.Connections {
+			a.log.Warn("the number of connections stays until the device is detached", "connections", old.Connections, "asked", a.o.Connections)
+		}
 		return a.again(ctx)
 	}
 	var id [16]byte
@@ -331,6 +338,9 @@ func (a *attachment) watch(ctx context.Context) error {
 			}
 		case <-a.o.Clock.After(lookEvery):
 		}
+		if err := a.hold(); err != nil {
+			return err
+		}
 		if on, err := a.k.Connected(a.index); err == nil && !on {
 			return errGone
 		}
@@ -341,6 +351,28 @@ func (a *attachment) watch(ctx context.Context) error {
 			return err
 		}
 	}
+}
+
+// hold makes sure that no other process comes to watch the device, although somebody has
+// removed the file that says so. The error is ErrWatched if one does already.
+func (a *attachment) hold() error {
+	ours, err := a.lock.Stat()
+	if err != nil {
+		return err
+	}
+	if there, err := os.Stat(a.files.lock); err == nil && os.SameFile(ours, there) {
+		return nil
+	}
+	if err := os.MkdirAll(a.o.StateDir, 0o700); err != nil {
+		return err
+	}
+	lock, err := a.files.lockDevice(a.o.Device)
+	if err != nil {
+		return err
+	}
+	a.lock.Close()
+	a.lock = lock
+	return nil
 }
 
 func (a *attachment) anyDead() bool {
@@ -358,6 +390,9 @@ func (a *attachment) again(ctx context.Context) error {
 	began, wait := a.o.Clock.Now(), firstRetry
 	a.state.Phase, a.state.Since = PhaseReconnecting, began
 	for {
+		if err := a.hold(); err != nil {
+			return err
+		}
 		err := a.tryAgain(ctx)
 		if err == nil {
 			a.state.Reconnects++
@@ -450,23 +485,35 @@ func (a *attachment) awaitDeaths(ctx context.Context, n int) {
 }
 
 // prove returns when the device has answered a read: then the kernel uses the new
-// sockets. A read that waits for earlier sockets proves it for those that come.
+// sockets. A read that waits for earlier sockets proves it for those that come. If these
+// die meanwhile there is nothing to prove.
 func (a *attachment) prove(ctx context.Context) error {
 	if a.proving == nil {
 		done := make(chan error, 1)
 		a.proving = done
 		go func() { done <- a.o.Prove(a.o.Device) }()
 	}
-	select {
-	case err := <-a.proving:
-		a.proving = nil
-		if err != nil {
-			return fmt.Errorf("read %s: %w", a.o.Device, err)
+	timeout := a.o.Clock.After(proveTime)
+	for {
+		select {
+		case err := <-a.proving:
+			a.proving = nil
+			if errors.Is(err, ErrNoProof) {
+				a.log.Warn("the kernel has the new sockets, but not to know whether it uses them", "error", err)
+				return nil
+			}
+			if err != nil {
+				return fmt.Errorf("read %s: %w", a.o.Device, err)
+			}
+			return nil
+		case <-a.o.Clock.After(lookEvery):
+			if a.anyDead() {
+				return errors.New("the server has gone again")
+			}
+		case <-timeout:
+			return errors.New("the device does not answer; the kernel may not have taken the new sockets")
+		case <-ctx.Done():
+			return ctx.Err()
 		}
-		return nil
-	case <-a.o.Clock.After(proveTime):
-		return errors.New("the device does not answer; the kernel may not have taken the new sockets")
-	case <-ctx.Done():
-		return ctx.Err()
 	}
 }

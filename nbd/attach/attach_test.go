@@ -95,6 +95,8 @@ type rig struct {
 	ignored   int // sockets for which there was no place
 	reconfigs int
 	deaths    chan uint32
+	proof     func() error  // instead of the reads, if not nil
+	ended     chan struct{} // closed when the last Run has returned
 }
 
 func newRig(t *testing.T) *rig {
@@ -206,8 +208,20 @@ func (r *rig) Connected(uint32) (bool, error) {
 	return r.on, nil
 }
 
+func (r *rig) setProof(proof func() error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.proof = proof
+}
+
 // prove reads on each of the kernel's sockets, as requests of a file system would.
 func (r *rig) prove(string) error {
+	r.mu.Lock()
+	proof := r.proof
+	r.mu.Unlock()
+	if proof != nil {
+		return proof()
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, fd := range r.sockets {
@@ -239,8 +253,10 @@ func (r *rig) prove(string) error {
 func (r *rig) run(uri string, connections int) (stop func() error, ready func() bool) {
 	r.t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
-	done, up := make(chan error, 1), make(chan struct{})
+	done, up, ended := make(chan error, 1), make(chan struct{}), make(chan struct{})
+	r.ended = ended
 	go func() {
+		defer close(ended)
 		done <- Run(ctx, r, Options{
 			Device: "/dev/nbd3", URI: uri, Connections: connections, BlockSize: 4096, Timeout: time.Second, DeadTimeout: time.Minute,
 			StateDir: filepath.Join(r.dir, "state"), Deaths: r.deaths, Logger: slog.New(slog.DiscardHandler),
@@ -460,6 +476,153 @@ func TestBeginRefuses(t *testing.T) {
 	stop, ready := r.run(r.uri(), 1)
 	if ready() || !strings.Contains(stop().Error(), "in use") {
 		t.Errorf("a device in use: %v", stop())
+	}
+}
+
+// TestUnreadableState: what is noted may be cut short, or be anything. Of a device that is
+// down it does not matter; one that is up is left alone.
+func TestUnreadableState(t *testing.T) {
+	r := newRig(t)
+	r.serve(whole)
+	stop, ready := r.run(r.uri(), 1)
+	if !ready() {
+		t.Fatal(stop())
+	}
+	if err := stop(); err != nil {
+		t.Fatal(err)
+	}
+	file := filesOf(filepath.Join(r.dir, "state"), "/dev/nbd3").state
+	good, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, text := range map[string]string{
+		"empty":           "",
+		"cut short":       string(good[:len(good)/2]),
+		"nothing in it":   "{}",
+		"another device":  strings.Replace(string(good), "nbd3", "nbd4", 1),
+		"no client id":    strings.Replace(string(good), `"client_id": "`, `"client_id": "x`, 1),
+		"no connections":  strings.Replace(string(good), `"connections": 1`, `"connections": 0`, 1),
+		"another's bytes": string([]byte{0xff, 0, 1, 2}),
+	} {
+		t.Run(name, func(t *testing.T) {
+			if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			r.on = true
+			stop, ready := r.run(r.uri(), 1)
+			if ready() {
+				t.Error("a device of which nothing is known was taken over")
+			} else if err := stop(); !strings.Contains(err.Error(), "detach --force") {
+				t.Errorf("got %v, want what can be done", err)
+			}
+			if b, err := os.ReadFile(file); err != nil || string(b) != text {
+				t.Errorf("what was noted is now %q, %v", b, err)
+			}
+			r.drop()
+			stop, ready = r.run(r.uri(), 1)
+			if !ready() {
+				t.Fatal(stop())
+			}
+			r.await(PhaseAttached, 0)
+			if err := stop(); err != nil {
+				t.Error(err)
+			}
+			r.drop()
+		})
+	}
+}
+
+// TestServerGoesWhileItIsProved: a server that comes, and goes before the device has
+// answered, is tried again at once, however long the read hangs.
+func TestServerGoesWhileItIsProved(t *testing.T) {
+	r := newRig(t)
+	r.serve(whole)
+	stop, ready := r.run(r.uri(), 2)
+	if !ready() {
+		t.Fatal(stop())
+	}
+	answered := make(chan struct{})
+	r.setProof(func() error { <-answered; return nil })
+	r.stop()
+	r.serve(whole)
+	eventually(t, "the kernel has new sockets", func() bool {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		return r.reconfigs == 1
+	})
+	r.stop()
+	eventually(t, "it is seen that the server has gone", func() bool { return strings.Contains(r.state().Problem, "gone again") })
+	r.serve(whole)
+	eventually(t, "the kernel has newer sockets", func() bool {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		return r.reconfigs == 2
+	})
+	close(answered)
+	r.await(PhaseAttached, 1)
+	if err := stop(); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestNoProof: a device that cannot be asked is believed in.
+func TestNoProof(t *testing.T) {
+	r := newRig(t)
+	r.serve(whole)
+	stop, ready := r.run(r.uri(), 1)
+	if !ready() {
+		t.Fatal(stop())
+	}
+	r.setProof(func() error { return fmt.Errorf("%w: no memory", ErrNoProof) })
+	r.stop()
+	r.serve(whole)
+	r.await(PhaseAttached, 1)
+	if err := stop(); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestLock: who watches a device goes on being the only one when its file is removed,
+// and gives way to one that was quicker then.
+func TestLock(t *testing.T) {
+	r := newRig(t)
+	r.serve(whole)
+	stop, ready := r.run(r.uri(), 1)
+	if !ready() {
+		t.Fatal(stop())
+	}
+	dir := filepath.Join(r.dir, "state")
+	files := filesOf(dir, "/dev/nbd3")
+	if lock, err := files.lockDevice("/dev/nbd3"); !errors.Is(err, ErrWatched) {
+		lock.Close()
+		t.Fatalf("got %v, want %v", err, ErrWatched)
+	}
+	if err := os.Remove(files.lock); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "it is locked again", func() bool { return Watched(dir, "/dev/nbd3") })
+
+	// Another is quicker, in a file that takes the place of the first.
+	other, err := filesOf(r.dir, "/dev/nbd3").lockDevice("/dev/nbd3")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	before := r.state()
+	if err := os.Rename(filesOf(r.dir, "/dev/nbd3").lock, files.lock); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-r.ended:
+	case <-time.After(patience):
+		t.Fatal("it does not give way")
+	}
+	if err := stop(); !errors.Is(err, ErrWatched) {
+		t.Errorf("got %v, want %v", err, ErrWatched)
+	}
+	if got := r.state(); got != before {
+		t.Errorf("what is noted was %+v, and is %+v", before, got)
 	}
 }
 

@@ -13,8 +13,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// readDevice reads the first block of a device from the server, past the page cache.
-func readDevice(device string) error {
+// ReadDevice reads the first block of a device from the server, past the page cache. It
+// cannot be interrupted while the server is away, nor can the process that calls it end.
+func ReadDevice(device string) error {
 	f, err := os.OpenFile(device, os.O_RDONLY|unix.O_DIRECT, 0)
 	if err != nil {
 		return err

@@ -84,6 +84,9 @@ func Load(dir, device string) (State, error) {
 	if err := json.Unmarshal(b, &s); err != nil {
 		return State{}, fmt.Errorf("state of %s: %w", device, err)
 	}
+	if _, err := s.identity(); err != nil || s.Device != device || s.URI == "" || s.Connections < 1 || s.Size < 1 {
+		return State{}, fmt.Errorf("state of %s: %s makes no sense", device, filesOf(dir, device).state)
+	}
 	return s, nil
 }
 
@@ -130,8 +133,9 @@ func (f files) lockDevice(device string) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	err = unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB)
-	if err == unix.EWOULDBLOCK {
+	// Of the open file, not of the process.
+	err = unix.FcntlFlock(lock.Fd(), unix.F_OFD_SETLK, &unix.Flock_t{Type: unix.F_WRLCK})
+	if err == unix.EAGAIN || err == unix.EACCES {
 		err = fmt.Errorf("%s %w", device, ErrWatched)
 	}
 	if err != nil {
@@ -140,11 +144,14 @@ func (f files) lockDevice(device string) (*os.File, error) {
 	return lock, nil
 }
 
-// Watched reports whether a process watches a device.
+// Watched reports whether a process watches a device. It is in nobody's way.
 func Watched(dir, device string) bool {
-	lock, err := filesOf(dir, device).lockDevice(device)
-	if err == nil {
-		_ = lock.Close()
+	lock, err := os.Open(filesOf(dir, device).lock)
+	if err != nil {
+		return false
 	}
-	return errors.Is(err, ErrWatched)
+	defer lock.Close()
+	held := unix.Flock_t{Type: unix.F_WRLCK}
+	err = unix.FcntlFlock(lock.Fd(), unix.F_OFD_GETLK, &held)
+	return err == nil && held.Type != unix.F_UNLCK
 }

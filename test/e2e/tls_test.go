@@ -193,4 +193,7 @@ func TestCertificatesAreReadAgain(t *testing.T) {
 	if works(before) || !works(after) {
 		t.Error("the renewed certificates are not in force")
 	}
+	if !d.logged("about to run out") { // they are good for a day
+		t.Error("nothing warns of a certificate that runs out")
+	}
 }

@@ -27,13 +27,7 @@ wait $load || {
     fault "fio"
     tail -3 /tmp/fio
 }
-reconnects() { ctl attach --list -o json | awk '/"reconnects"/ {print $2 + 0}'; }
-for _ in $(seq 600); do
-    [ "$(reconnects)" -ge 2 ] && break
-    sleep .1
-done
-ctl attach --list
-[ "$(reconnects)" -ge 2 ] || fault "it was not attached again twice"
+await_reconnects 2
 
 echo "the process that watches is killed, and another takes over"
 kill -9 "$(ctl attach --list -o json | awk '/"pid"/ {print $2 + 0}')"

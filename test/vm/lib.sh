@@ -19,7 +19,7 @@ tiers:
   - {name: fast, media: ssd, backings: [{path: /dev/vda}]}
   - {name: slow, media: hdd, backings: [{path: /dev/vdb}]}
 volumes: [$1]
-nbd: {listen: ["unix:/run/n", "tcp:127.0.0.1:10809"]}
+nbd: {listen: ["unix:/run/n", "tcp:127.0.0.1:10809"]${TLS:+, tls: {$TLS\}}}
 metrics: {listen: "127.0.0.1:9809"}
 admin: {socket: /run/a}
 relocation: {cycle: 1s}
@@ -43,6 +43,19 @@ serve() {
 stop() {
     kill $daemon
     wait $daemon || fault "the daemon ends with $?"
+}
+
+# reconnects is how often /dev/nbd0 was attached again.
+reconnects() { ctl attach --list -o json | awk '/"reconnects"/ {print $2 + 0}'; }
+
+# await_reconnects waits for so many.
+await_reconnects() {
+    for _ in $(seq 600); do
+        [ "$(reconnects)" -ge "$1" ] && break
+        sleep .1
+    done
+    ctl attach --list
+    [ "$(reconnects)" -ge "$1" ] || fault "it was not attached again $1 times"
 }
 
 # allocated is how many bytes the slots of a volume take.
