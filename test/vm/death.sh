@@ -6,7 +6,12 @@ ctl pool create >/dev/null || exit 1
 serve
 nc -ll -p 10810 -e nc 127.0.0.1 10809 &
 relay=$!
-relays() { pgrep -f '^nc 127.0.0.1 10809'; }
+relays() {
+    local p
+    for p in /proc/[0-9]*; do
+        [ "$(tr '\0' ' ' 2>/dev/null <"$p/cmdline")" = "nc 127.0.0.1 10809 " ] && echo "${p#/proc/}"
+    done
+}
 ctl attach home /dev/nbd0 --connections 4 --timeout 5s --uri nbd://127.0.0.1:10810/ || exit 1
 [ "$(relays | wc -l)" = 4 ] || fault "there are $(relays | wc -l) relays"
 make_fs xfs /dev/nbd0
