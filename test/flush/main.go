@@ -32,10 +32,15 @@ type options struct {
 	bandwidth float64
 	isolation bool
 	rounds    int
+	awake     bool
 }
 
 func main() {
 	slowdrive.Main()
+	if len(os.Args) == 2 && os.Args[1] == spinArgument {
+		spin()
+		return
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr))
@@ -54,6 +59,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	fs.Float64Var(&o.bandwidth, "bandwidth", 100e6, "bytes a second of the slow drive")
 	fs.BoolVar(&o.isolation, "isolation", false, "measure instead how hits in the fast tier fare beside slow requests on the same connection")
 	fs.IntVar(&o.rounds, "rounds", 9, "rounds of -isolation, each -seconds with and -seconds without slow requests")
+	fs.BoolVar(&o.awake, "awake", true, "keep the processors from going to sleep during -isolation")
 	if err := fs.Parse(args); err != nil {
 		if errors.Is(err, flag.ErrHelp) {
 			return 0
