@@ -127,7 +127,9 @@ func (m *Mutation) Run(ctx context.Context, p []byte, fua bool) error {
 	}
 	m.v = nil
 	v.pool.mutations.Put(m)
-	v.stats.done(op, n, time.Since(start), err)
+	if err != ErrNotSupported { // a question that was answered, no request that failed
+		v.stats.done(op, n, time.Since(start), err)
+	}
 	if op == OpWrite && err == nil {
 		v.heat.Access(off, n, true)
 	}

@@ -140,6 +140,9 @@ func TestFastZeroes(t *testing.T) {
 				}
 				e.expect("v0", off, block, fill)
 			}
+			if got := v.Info().Ops[tiering.OpZero.String()].Errors; got != 0 {
+				t.Errorf("%d requests count as failed, want 0: to refuse is no fault", got)
+			}
 			if got := e.mapped("v0"); err != nil && got != 3 {
 				t.Errorf("refused, but %d extents are mapped, want 3", got)
 			}
