@@ -1,7 +1,6 @@
 package backing
 
 import (
-	"bufio"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -44,15 +43,15 @@ func (s stack) nbd(path string) string {
 	mounts := s.mounts()
 	// The path is gone along from its start, so that no step is taken on a file system
 	// that has not been looked at.
-	done, rest := "/", strings.Split(strings.Trim(abs, "/"), "/")
+	done, rest := "/", names(abs)
 	for links := 0; ; {
 		if dev, ok := mountOf(mounts, done); ok {
 			if d := s.under(dev); d != "" {
 				return d
 			}
 		}
-		if len(rest) == 0 || rest[0] == "" {
-			break
+		if len(rest) == 0 {
+			return ""
 		}
 		done, rest = filepath.Join(done, rest[0]), rest[1:]
 		if dev, ok := mountOf(mounts, done); ok {
@@ -78,10 +77,14 @@ func (s stack) nbd(path string) string {
 			if !filepath.IsAbs(to) {
 				to = filepath.Join(filepath.Dir(done), to)
 			}
-			done, rest = "/", append(strings.Split(strings.Trim(to, "/"), "/"), rest...)
+			done, rest = "/", append(names(to), rest...)
 		}
 	}
-	return ""
+}
+
+// names returns the names along an absolute path.
+func names(path string) []string {
+	return strings.FieldsFunc(path, func(r rune) bool { return r == '/' })
 }
 
 // under returns the NBD device below the block device with a number, "major:minor".
@@ -122,14 +125,10 @@ type mount struct{ point, dev string }
 // mounts reads the mounted file systems, later ones last. One that is made of several
 // devices, and has no number of theirs, counts as lying on the one it was mounted by.
 func (s stack) mounts() (list []mount) {
-	f, err := os.Open(filepath.Join(s.root, "proc/self/mountinfo"))
-	if err != nil {
-		return nil
-	}
-	defer f.Close()
+	b, _ := os.ReadFile(filepath.Join(s.root, "proc/self/mountinfo"))
 	unescape := strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`)
-	for lines := bufio.NewScanner(f); lines.Scan(); {
-		before, after, _ := strings.Cut(lines.Text(), " - ")
+	for line := range strings.Lines(string(b)) {
+		before, after, _ := strings.Cut(line, " - ")
 		fields, what := strings.Fields(before), strings.Fields(after)
 		if len(fields) < 5 {
 			continue

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -69,7 +70,8 @@ func TestOnNBD(t *testing.T) {
 	r.file("sys/devices/loop2/loop/backing_file", real+"/onloop/image\n") // on itself
 	r.disk("dm-2", "253:2", "loop0")
 
-	mounts := "20 1 8:1 / / rw - ext4 /dev/sda1 rw\n"
+	mounts := "20 1 8:1 / / rw - ext4 /dev/sda1 rw\n" +
+		"21 20 0:50 / /layers rw - overlay overlay rw,lowerdir=" + strings.Repeat("/layer:", 20000) + "\n"
 	for i, m := range []struct{ point, dev string }{
 		{"plain", "8:1"}, {"onnbd", "43:1"}, {"onmd", "9:0"}, {"onmapped", "253:0"}, {"onloop", "7:2"}, {"ondm2", "253:2"}, {"memory", "0:40"}, {"with space", "43:32"},
 	} {
@@ -97,21 +99,25 @@ func TestOnNBD(t *testing.T) {
 	link("abs", filepath.Join(real, "onnbd/sub"))
 	link("plain/rel", "../onnbd")
 	link("round", "round")
+	link("top", "/")
+	link("slashes", real+"//onnbd/")
 
 	for path, want := range map[string]string{
-		"plain/image":         "",
-		"plain/sub/yet/to/be": "",
-		"onnbd/image":         "/dev/nbd0",
-		"onnbd/sub/yet/to/be": "/dev/nbd0",
-		"onmd/image":          "/dev/nbd1",
-		"onmapped/image":      "",
-		"onloop/image":        "",
-		"ondm2/image":         "/dev/nbd0",
-		"memory/image":        "",
-		"with space/image":    "/dev/nbd1",
-		"abs/image":           "/dev/nbd0",
-		"plain/rel/image":     "/dev/nbd0",
-		"round/image":         "",
+		"plain/image":                 "",
+		"plain/sub/yet/to/be":         "",
+		"onnbd/image":                 "/dev/nbd0",
+		"onnbd/sub/yet/to/be":         "/dev/nbd0",
+		"onmd/image":                  "/dev/nbd1",
+		"onmapped/image":              "",
+		"onloop/image":                "",
+		"ondm2/image":                 "/dev/nbd0",
+		"memory/image":                "",
+		"with space/image":            "/dev/nbd1",
+		"abs/image":                   "/dev/nbd0",
+		"plain/rel/image":             "/dev/nbd0",
+		"round/image":                 "",
+		"top" + real + "/onnbd/image": "/dev/nbd0",
+		"slashes/image":               "/dev/nbd0",
 	} {
 		if got := newStack(r.root).nbd(filepath.Join(real, path)); got != want {
 			t.Errorf("%s: got %q, want %q", path, got, want)
