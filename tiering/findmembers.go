@@ -19,11 +19,11 @@ import (
 // once, and neither older nor newer than the metadata.
 func (op *opening) findMembers(ctx context.Context) error {
 	// First of all: to look at a file on a device that waits for us would never end.
-	configured := op.o.Backings
+	known := slices.Clone(op.o.Backings)
 	for _, m := range op.state.Members {
-		configured = append(configured[:len(configured):len(configured)], BackingSpec{Path: m.Path})
+		known = append(known, BackingSpec{Path: m.Path})
 	}
-	if err := checkServes(configured, op.state.Volumes); err != nil {
+	if err := checkServes(known, op.state.Volumes); err != nil {
 		return err
 	}
 	specs := memberSpecs(op.o.Backings, &op.state)
