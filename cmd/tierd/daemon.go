@@ -177,7 +177,7 @@ func (d *daemon) serve(ctx context.Context) {
 	mux.HandleFunc("/{$}", func(w http.ResponseWriter, _ *http.Request) {
 		fmt.Fprintln(w, "tierd: metrics are at /metrics")
 	})
-	d.metrics = &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second}
+	d.metrics = &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second, ReadTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute}
 	webConfig := d.cfg.Metrics.WebConfig
 	flags := &web.FlagConfig{WebConfigFile: &webConfig}
 	go func() {
