@@ -345,9 +345,9 @@ func (c *checker) checkStamps(ctx context.Context, b *checkedBacking) {
 	if best >= 0 {
 		generation, stamp = copies[best].Generation+1, copies[best].Stamp
 	}
-	if pr.CleanStop && pr.StampedStop == stamp.Incarnation && !stamp.Clean && !b.m.Away {
+	if stop := stampedStop(pr, b.m); stop != 0 && stop == stamp.Incarnation && !stamp.Clean {
 		// The damaged one is the later one, and was that of the stop.
-		stamp = ondisk.Stamp{Commit: pr.Commit, Incarnation: pr.StampedStop, Clean: true}
+		stamp = ondisk.Stamp{Commit: pr.Commit, Incarnation: stop, Clean: true}
 	}
 	for i, sc := range copies {
 		if sc.State != ondisk.CopyDamaged {
@@ -364,7 +364,7 @@ func (c *checker) checkStamps(ctx context.Context, b *checkedBacking) {
 }
 
 // checkMissedStop tells of an old copy, which is not mended without an operator's
-// word. With it, the repair gives it the new incarnation.
+// word. With it, the repair gives it the new incarnation, or forgets the stop.
 func (c *checker) checkMissedStop(ctx context.Context, b *checkedBacking) {
 	copies, err := ondisk.ReadStampCopies(ctx, b.store, c.state.Pool.ID, b.m.UUID, b.sb.Layout)
 	if err != nil || !missedStop(c.state.Pool, b.m, copies) {
@@ -376,8 +376,12 @@ func (c *checker) checkMissedStop(ctx context.Context, b *checkedBacking) {
 		return
 	}
 	continuity := uuid.New()
-	c.mend(mend{kind: FoundStale, b: b, where: where, text: "it is used as it is, though it is an old copy",
-		change: &extentmap.Changes{Pool: func(p *extentmap.PoolRecord) { p.Continuity = continuity }}})
+	change := &extentmap.Changes{Pool: func(p *extentmap.PoolRecord) { p.Continuity = continuity }}
+	if b.m.Away { // only the next start gives it an incarnation
+		b.m.StampedStop = 0
+		change.Members = []extentmap.Member{b.m}
+	}
+	c.mend(mend{kind: FoundStale, b: b, where: where, text: "it is used as it is, though it is an old copy", change: change})
 }
 
 // checkVolumeTable looks at both copies of the volume table.

@@ -162,15 +162,26 @@ func (op *opening) tryCandidate(ctx context.Context, spec BackingSpec) error {
 // missedStop reports whether stamps prove that what is there is not what the pool was
 // stopped with: the stamp of a clean stop is the last that is written to a backing
 // in an incarnation. A later incarnation is that of a repair, of a stop that was cut
-// short, or of a program that does not stamp stops. A backing that was away or had
-// failed has none.
+// short, or of a program that does not stamp stops.
 func missedStop(pr extentmap.PoolRecord, m extentmap.Member, copies [2]ondisk.StampCopy) bool {
-	if !pr.CleanStop || pr.StampedStop == 0 || m.Away || m.State != extentmap.MemberOK && m.State != extentmap.MemberDraining {
-		return false
-	}
+	stop := stampedStop(pr, m)
 	newest, sure := ondisk.NewestStamp(copies)
 	s := newest.Stamp
-	return sure && (s.Incarnation < pr.StampedStop || s.Incarnation == pr.StampedStop && !s.Clean)
+	return stop != 0 && sure && (s.Incarnation < stop || s.Incarnation == stop && !s.Clean)
+}
+
+// stampedStop returns the incarnation of the clean stop that a backing has a stamp of, as
+// far as is known; 0 if of none. One that has failed has none.
+func stampedStop(pr extentmap.PoolRecord, m extentmap.Member) uint64 {
+	switch {
+	case m.State != extentmap.MemberOK && m.State != extentmap.MemberDraining:
+		return 0
+	case m.Away:
+		return m.StampedStop
+	case pr.CleanStop:
+		return pr.StampedStop
+	}
+	return 0
 }
 
 // checkMember compares a backing with what the metadata says of it.

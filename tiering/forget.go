@@ -103,7 +103,7 @@ func (p *Pool) forget(ctx context.Context, name string, acceptLoss, dryRun bool,
 		if m.ID != b.id {
 			return false
 		}
-		m.State, m.Error, m.Emptying, m.Away, m.Unsynced = extentmap.MemberForgotten, "", true, false, false
+		m.State, m.Error, m.Emptying, m.Away, m.Unsynced, m.StampedStop = extentmap.MemberForgotten, "", true, false, false, 0
 		return true
 	}, func(r *extentmap.PoolRecord) {
 		newContinuity(r)

@@ -128,7 +128,7 @@ func (p *Pool) endHealing() error {
 			return false
 		}
 		was := *m
-		m.Away, m.Unsynced, m.BadEntries = false, false, b.badEntries.Load()
+		m.Away, m.Unsynced, m.StampedStop, m.BadEntries = false, false, 0, b.badEntries.Load()
 		return *m != was
 	}, nil)
 }

@@ -355,6 +355,7 @@ func (op *opening) adoptMembers() {
 	for _, m := range p.db.State().Members {
 		b := p.members[m.ID].Load()
 		if b != nil && b.missing && !m.Away {
+			m.StampedStop = stampedStop(op.state.Pool, m)
 			m.Away, m.Unsynced = true, !op.clean
 			op.lostSync = op.lostSync || m.Unsynced
 			changed = append(changed, m)

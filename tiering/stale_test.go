@@ -124,6 +124,67 @@ func TestNoStampOfTheStop(t *testing.T) {
 	open(f)
 }
 
+// TestCopyFromBeforeADegradedRun puts a copy of a backing, taken before the last clean
+// stop that the backing was there for, in its place after runs without it.
+func TestCopyFromBeforeADegradedRun(t *testing.T) {
+	for what, end := range map[string]func(*tiering.Pool){
+		"stops": func(p *tiering.Pool) { _ = p.Close() },
+		"kills": func(p *tiering.Pool) { p.Kill() },
+	} {
+		t.Run(what, func(t *testing.T) {
+			f := newDiskPool(t, true)
+			old := f.copyInUse("b.img")
+			right := f.copyFile("b.img")
+			f.remove("b.img")
+			f.opt.Degraded = true
+			for range 2 {
+				end(f.open())
+			}
+			f.opt.Degraded = false
+			var others []func()
+			for _, name := range []string{"pool.db", "pool.db.log", "a.img", "c.img"} {
+				others = append(others, f.copyFile(name))
+			}
+			reset := func(putBack func()) {
+				for _, other := range others {
+					other()
+				}
+				putBack()
+			}
+
+			reset(old)
+			f.unchanged("a start with the copy", func() {
+				_, err := tiering.Open(ctx, f.opt)
+				wantErr(t, "open with the copy", err, tiering.ErrRefused)
+				if got := kinds(f.check().Findings, tiering.Damage); !slices.Contains(got, tiering.FoundStale) {
+					t.Errorf("check finds %q", got)
+				}
+			})
+			before := f.state().Pool.Continuity
+			if r := f.repair(tiering.RepairOptions{AcceptStale: []string{"2"}}); r.Damaged() || f.state().Pool.Continuity == before {
+				t.Errorf("Repair with the copy accepted = %+v", r)
+			}
+			f.open().Kill()
+
+			// The original, also with a damaged stamp, is taken.
+			for at := int64(stampAt - block); at < volumeTableAt; at += block {
+				reset(right)
+				if at >= stampAt {
+					f.flip("b.img", at+40)
+					if r := f.repair(tiering.RepairOptions{}); r.Damaged() {
+						t.Errorf("Repair = %+v", r)
+					}
+				}
+				p := f.open()
+				if w := f.wrong(p); len(w) > 0 {
+					t.Errorf("with the right one %q are wrong", w)
+				}
+				p.Kill()
+			}
+		})
+	}
+}
+
 // TestMetadataFromBeforeAFlush puts a copy of the metadata and of the staged log back
 // after a kill: what was flushed since must not read as zeroes in silence.
 func TestMetadataFromBeforeAFlush(t *testing.T) {

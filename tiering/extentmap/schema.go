@@ -171,6 +171,9 @@ type Member struct {
 	// Away says that the pool was in use without it: when it is back it is synced,
 	// and its slot table brought into line with the map.
 	Away bool `json:"away"`
+	// StampedStop is PoolRecord.StampedStop of the clean stop after which the pool was first
+	// in use without it, for as long as it is Away: it has a stamp of that. 0: none is known of.
+	StampedStop uint64 `json:"stamped_stop"`
 	// Unsynced says that it went missing before it was known to be synced: answered
 	// data there may be lost.
 	Unsynced bool `json:"unsynced"`
