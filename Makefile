@@ -76,8 +76,9 @@ fuzz: ## each fuzz target for FUZZTIME (10s)
 	scripts/fuzz $(FUZZTIME)
 
 .PHONY: bench
-bench: build ## tierd beside nbdkit and qemu-nbd on the same disk (BENCHFLAGS, see test/bench)
+bench: build ## tierd beside nbdkit and qemu-nbd on the same disk (BENCHFLAGS, see test/bench), and bench-isolation
 	$(GO) run ./test/bench $(BENCHFLAGS)
+	$(GO) run ./test/flush -isolation -seconds 1 -dir /var/tmp
 
 .PHONY: bench-flush
 bench-flush: build ## time of FLUSH beside a slow drive, against pass marks (BENCHFLAGS, see test/flush)

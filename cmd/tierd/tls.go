@@ -32,7 +32,8 @@ func (c *certificates) load(t config.TLS, log *slog.Logger) error {
 	if err != nil {
 		return fmt.Errorf("nbd.tls: certificate %s with key %s: %w", t.Cert, t.Key, err)
 	}
-	cfg := &tls.Config{Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS12}
+	// Without tickets every session shows a certificate that is good now.
+	cfg := &tls.Config{Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS12, SessionTicketsDisabled: true}
 	if t.ClientCA != "" {
 		pem, err := os.ReadFile(t.ClientCA)
 		if err != nil {
