@@ -117,30 +117,15 @@ func (m *manager) kept() string {
 func (m *manager) launch(s *site, names []string, files []*os.File) *daemon {
 	m.t.Helper()
 	m.mu.Lock()
+	defer m.mu.Unlock() // what comes late from the daemon before closes none of the files
 	names = append(append([]string{}, m.names...), names...)
 	files = append(append([]*os.File{}, m.files...), files...)
 	m.ready = false
-	m.mu.Unlock()
-	d := &daemon{site: s, ended: make(chan struct{})}
 	script := fmt.Sprintf("export LISTEN_PID=$$ LISTEN_FDS=%d LISTEN_FDNAMES=%s; exec \"$@\"", len(files), strings.Join(names, ":"))
-	d.cmd = exec.Command("bash", "-c", script, "bash", filepath.Join(*binDir, "tierd"), "--config", s.config, "--log-format", "json")
-	d.cmd.Env = append(os.Environ(), "NOTIFY_SOCKET="+m.path)
-	d.cmd.Dir, d.cmd.Stderr, d.cmd.ExtraFiles = s.dir, &d.log, files
-	if err := d.cmd.Start(); err != nil {
-		m.t.Fatal(err)
-	}
-	go func() {
-		_ = d.cmd.Wait()
-		close(d.ended)
-	}()
-	m.t.Cleanup(func() {
-		_ = d.cmd.Process.Kill()
-		<-d.ended
-		if m.t.Failed() {
-			m.t.Logf("log of the daemon:\n%s", tail(d.log.String(), 60))
-		}
-	})
-	return d
+	return s.launchWith(func(cmd *exec.Cmd) {
+		cmd.Env = append(os.Environ(), "NOTIFY_SOCKET="+m.path)
+		cmd.ExtraFiles = files
+	}, "bash", "-c", script, "bash")
 }
 
 func (m *manager) start(s *site, names []string, files []*os.File) *daemon {

@@ -56,12 +56,19 @@ func (s *site) launch() *daemon {
 // launchUnder starts tierd by way of another program.
 func (s *site) launchUnder(wrapper ...string) *daemon {
 	s.t.Helper()
+	return s.launchWith(func(*exec.Cmd) {}, wrapper...)
+}
+
+// launchWith starts what prepare has changed.
+func (s *site) launchWith(prepare func(*exec.Cmd), wrapper ...string) *daemon {
+	s.t.Helper()
 	d := &daemon{site: s, ended: make(chan struct{})}
 	line := append(wrapper, filepath.Join(*binDir, "tierd"), "--config", s.config, "--log-format", "json")
 	line = append(line, s.flags...)
 	d.cmd = exec.Command(line[0], line[1:]...)
 	d.cmd.Dir = s.dir
 	d.cmd.Stderr = &d.log
+	prepare(d.cmd)
 	if err := d.cmd.Start(); err != nil {
 		s.t.Fatal(err)
 	}
