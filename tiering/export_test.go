@@ -33,3 +33,6 @@ func SetBeneath(fn func(path string) (device, backend string)) (restore func()) 
 	beneath = fn
 	return func() { beneath = was }
 }
+
+// BeginCycle begins a cycle whose plan is never made.
+func (p *Pool) BeginCycle() { p.reloc.beginCycle(p.clock.Now()) }

@@ -95,8 +95,7 @@ func (m *monitor) runCycle(now time.Time) {
 	p := m.pool
 	p.heat.Drain(now)
 	p.heat.Tick(now)
-	p.reloc.budget.NewCycle(now)
-	p.reloc.cycle.Add(1)
+	p.reloc.beginCycle(now)
 	m.measure()
 	pl, tiers := m.plan(now)
 	m.mu.Lock()
@@ -109,7 +108,9 @@ func (m *monitor) runCycle(now time.Time) {
 	cycle := m.cycle
 	paused := m.paused
 	m.mu.Unlock()
-	if !paused {
+	if paused {
+		p.reloc.offer(nil, nil)
+	} else {
 		p.reloc.offer(pl.Moves, tiers)
 	}
 	err := m.save(now)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -113,7 +114,8 @@ type relocator struct {
 
 	mu       sync.Mutex
 	queue    []job
-	asked    []job // by clients, served when the queue is empty
+	asked    []job // by clients, served when the queue is empty and no plan is being made
+	planning bool
 	askedFor map[extent.Key]bool
 	busy     map[extent.Key]bool
 	wake     signal
@@ -148,22 +150,44 @@ func newRelocator(p *Pool, o RelocationOptions) *relocator {
 type job struct {
 	plan.Move
 	from, to *tier // nil for an evacuation
+	cycle    int64 // of a move that a client asked for: when it did
+}
+
+// beginCycle makes the cycle's budget whole, which is for the moves of the plan that is
+// about to be made: until that is offered, none is begun that a client has asked for.
+func (r *relocator) beginCycle(now time.Time) {
+	r.mu.Lock()
+	r.planning = true
+	r.mu.Unlock()
+	r.cycle.Add(1)
+	r.budget.NewCycle(now)
 }
 
 // offer replaces the queue by the moves of a new plan, in which tiers had these
-// ranks: what an old one proposed and nobody has begun yet is out of date.
+// ranks: what an old one proposed and nobody has begun yet is out of date. So is what
+// clients asked for before the last cycle: they wanted it soon.
 func (r *relocator) offer(moves []plan.Move, tiers []*tier) {
 	r.mu.Lock()
+	r.planning = false
 	r.queue = r.queue[:0]
 	for _, m := range moves {
-		r.queue = append(r.queue, job{m, tiers[m.From], tiers[m.To]})
+		r.queue = append(r.queue, job{Move: m, from: tiers[m.From], to: tiers[m.To]})
 	}
+	last := r.cycle.Load() - 1
+	r.asked = slices.DeleteFunc(r.asked, func(j job) bool {
+		if j.cycle >= last {
+			return false
+		}
+		delete(r.askedFor, j.Key)
+		return true
+	})
 	r.mu.Unlock()
 	r.wake.broadcast()
+	r.idle.broadcast()
 }
 
 // ask adds a move that a client asks for, to be carried out within what the moves of
-// the plan leave of the budget. It returns false if too many wait.
+// the plan leave of the cycle's budget. It returns false if too many wait.
 func (r *relocator) ask(j job) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -174,6 +198,7 @@ func (r *relocator) ask(j job) bool {
 		return true
 	}
 	r.askedFor[j.Key] = true
+	j.cycle = r.cycle.Load()
 	r.asked = append(r.asked, j)
 	r.wake.broadcast()
 	return true
@@ -195,7 +220,7 @@ func (r *relocator) nextLocked() (job, bool) {
 		r.queue = r.queue[1:]
 		return j, true
 	}
-	if len(r.asked) > 0 {
+	if len(r.asked) > 0 && !r.planning {
 		j := r.asked[0]
 		r.asked = r.asked[1:]
 		delete(r.askedFor, j.Key)
@@ -253,12 +278,13 @@ func (r *relocator) work(ctx context.Context) {
 		if !ok {
 			return
 		}
+		cycle := r.cycle.Load()
 		ev, left := r.run(ctx, w, j, j.Reason == plan.ReasonCache)
 		if left {
 			w = newMover(r)
 		}
 		var spent schedule.ErrBudgetSpent
-		if errors.As(ev.Err, &spent) {
+		if errors.As(ev.Err, &spent) && r.cycle.Load() == cycle {
 			r.dropAll() // nothing of this cycle can be paid for any more
 		}
 	}
@@ -402,7 +428,8 @@ func (p *Pool) MoveExtent(ctx context.Context, volume string, off int64, to int)
 // Promote asks that the extents of a range be on the fastest tier that the volume's
 // policy allows: a client expects to use them soon. It is a hint: what is mapped is
 // moved in the background, into slots above the headroom and within what the moves
-// of plans leave of the budget, and what finds no place stays where it is.
+// of plans leave of the cycle's budget. What finds no place, or has not had its turn in
+// the next cycle either, stays where it is.
 func (v *Volume) Promote(_ context.Context, off, n int64) error {
 	if err := v.check(off, n); err != nil {
 		return err
@@ -424,10 +451,10 @@ func (v *Volume) Promote(_ context.Context, off, n int64) error {
 		if from.rank() <= to.rank() {
 			continue
 		}
-		if !p.reloc.ask(job{plan.Move{
+		if !p.reloc.ask(job{Move: plan.Move{
 			Key: extent.Key{Volume: v.id, Index: i}, From: from.rank(), To: to.rank(),
 			Kind: plan.Promotion, Reason: plan.ReasonCache, Bytes: p.size.Bytes(),
-		}, from, to}) {
+		}, from: from, to: to}) {
 			break
 		}
 	}

@@ -211,6 +211,55 @@ func TestPromote(t *testing.T) {
 	}
 }
 
+// TestAskedMovesExpire: what a client asked for and had no turn is forgotten at the end of
+// the next cycle. While a plan is being made none of it begins.
+func TestAskedMovesExpire(t *testing.T) {
+	e := newEnv(t, model.Config{}, nil)
+	if err := e.Pool.SetPolicy(ctx, "v0", "lowest", false); err != nil {
+		t.Fatal(err)
+	}
+	e.populate("v0", 4, 1)
+	e.flush("v0")
+	e.settle()
+	if err := e.Pool.SetPolicy(ctx, "v0", "auto", false); err != nil {
+		t.Fatal(err)
+	}
+	v := e.volume("v0")
+	e.Pool.BeginCycle()
+	if err := v.Promote(ctx, 3*ext, ext); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := e.Pool.MoveExtent(ctx, "v0", 2*ext, 1); err != nil { // which takes some time
+		t.Fatal(err)
+	}
+	if info := e.Pool.Relocation(); info.Queued != 1 || info.InFlight != 0 {
+		t.Errorf("while a plan is made: %d moves wait and %d are under way, want 1 and 0", info.Queued, info.InFlight)
+	}
+	if _, err := e.Pool.RunCycle(ctx, true); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the move", func() bool { return slices.Equal(v.Info().Extents, []int64{1, 1, 2}) })
+
+	gate := make(chan struct{})
+	open := sync.OnceFunc(func() { close(gate) })
+	defer open()
+	stuck := e.stores[path(2, 0)].Inject(faultstore.Fault{Ops: faultstore.Read, Wait: gate})
+	if err := v.Promote(ctx, 0, 2*ext); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "a move that is stuck", func() bool { return stuck.Hits() > 0 })
+	for cycle, want := range []int{1, 0} {
+		if _, err := e.Pool.RunCycle(ctx, true); err != nil {
+			t.Fatal(err)
+		}
+		if got := e.Pool.Relocation().Queued; got != want {
+			t.Errorf("after %d cycles %d moves wait, want %d", cycle+1, got, want)
+		}
+	}
+	open()
+	eventually(t, "the move", func() bool { return slices.Equal(v.Info().Extents, []int64{2, 1, 1}) })
+}
+
 // TestPromoteStuck: nobody who waits for the moves of a plan waits for those that
 // clients ask for, of which only so many wait, and a policy that has changed
 // meanwhile counts.

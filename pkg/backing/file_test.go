@@ -343,4 +343,9 @@ func TestZeroWrites(t *testing.T) {
 	if !zeroWrites(backing.WithoutHelp(d)) {
 		t.Error("a file without help writes no zeroes")
 	}
+	for _, below := range []backing.Device{d, backing.WithoutHelp(d)} {
+		if got, want := backing.NewSimulated(below, backing.Simulate{IOPS: 1}, nil).ZeroWrites(), zeroWrites(below); got != want {
+			t.Errorf("simulated slower, writes zeroes: got %v, want %v", got, want)
+		}
+	}
 }

@@ -84,6 +84,14 @@ func (d *Simulated) Info() Info {
 	return info
 }
 
+// ZeroWrites reports whether Zero may have to write the zeroes.
+func (d *Simulated) ZeroWrites() bool {
+	if z, ok := d.Store.(interface{ ZeroWrites() bool }); ok {
+		return z.ZeroWrites()
+	}
+	return d.Info().IsDevice
+}
+
 // Deleted reports whether the Store is a file that has no name any more.
 func (d *Simulated) Deleted() bool {
 	f, ok := d.Store.(interface{ Deleted() bool })

@@ -135,16 +135,15 @@ func (o *options) isolate(ctx context.Context, name string, write, direct bool, 
 					alone = append(alone, q)
 					continue
 				}
-				stop := besideThem(ctx, c, write)
+				count, stop := besideThem(ctx, c, write)
 				time.Sleep(200 * time.Millisecond)
-				begin := time.Now()
+				begin, before := time.Now(), count.Load()
 				q, err := hits(ctx, c, depth, o.seconds)
 				took += time.Since(begin)
-				n, serr := stop()
-				if err = errors.Join(err, serr); err != nil {
+				slow += count.Load() - before
+				if err = errors.Join(err, stop()); err != nil {
 					return err
 				}
-				slow += n
 				beside = append(beside, q)
 			}
 		}
@@ -193,12 +192,12 @@ func settle(ctx context.Context, c *client.Client) error {
 	}
 }
 
-// besideThem keeps isolationPace requests to the slow part outstanding, until the function
-// is called that it returns; that returns how many there were.
-func besideThem(ctx context.Context, c *client.Client, write bool) (stop func() (int64, error)) {
+// besideThem keeps isolationPace requests to the slow part outstanding until stop is
+// called, and counts those that are answered.
+func besideThem(ctx context.Context, c *client.Client, write bool) (count *atomic.Int64, stop func() error) {
 	ctx, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup
-	var count atomic.Int64
+	count = new(atomic.Int64)
 	errs := make([]error, isolationPace)
 	for i := range isolationPace {
 		wg.Go(func() {
@@ -218,10 +217,10 @@ func besideThem(ctx context.Context, c *client.Client, write bool) (stop func() 
 			}
 		})
 	}
-	return func() (int64, error) {
+	return count, func() error {
 		cancel()
 		wg.Wait()
-		return count.Load(), errors.Join(errs...)
+		return errors.Join(errs...)
 	}
 }
 

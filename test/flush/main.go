@@ -66,6 +66,10 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		}
 		return 2
 	}
+	if o.seconds <= 0 || o.rounds < 1 {
+		fmt.Fprintf(stderr, "flush: -seconds must be above 0 and -rounds at least 1 (got %v and %d)\n", o.seconds, o.rounds)
+		return 2
+	}
 	if o.isolation {
 		return isolation(ctx, &o, stdout, stderr)
 	}
