@@ -41,12 +41,12 @@ process.
 
 Requests wait for the server for --dead-timeout; after that they fail, and a file system
 turns read-only. A request that was under way when a connection died is sent again after
---timeout. With several connections, one that takes longer than that has its connection
-replaced: let it be longer than the server ever takes.
+--timeout. One that takes longer than that has its connection replaced: let it be longer
+than the server ever takes.
 
 After a restart that may have lost answered data (see "continuity" in tierd(8)) the
 device is not connected again by itself: requests wait until tierctl detach gives it up,
-or --accept-loss goes on with what there is.
+or --accept-loss goes on with what there is: with this loss, not with one after it.
 
 tierctl attach --list shows the devices that are attached.`
 
@@ -92,7 +92,7 @@ func newAttachCommand(g *globals) *cobra.Command {
 	fl.StringVar(&f.uri, "uri", "", "the server: nbd[s]+unix:///?socket=PATH or nbd[s]://HOST[:PORT] (default: from the configuration)")
 	fl.IntVar(&f.connections, "connections", 1, "connections to the server, 1 to 16; more let more processors work")
 	fl.IntVar(&f.blockSize, "block-size", 4096, "logical block of the device in bytes: 512, 1024, 2048 or 4096; keep it for the life of the volume")
-	fl.DurationVar(&f.timeout, "timeout", 30*time.Second, "after this a request is sent again if its connection has died")
+	fl.DurationVar(&f.timeout, "timeout", 30*time.Second, "after this a request's connection counts as dead, and the request is sent again")
 	fl.DurationVar(&f.deadTimeout, "dead-timeout", time.Hour, "for how long requests wait for a server that is away")
 	fl.BoolVar(&f.foreground, "foreground", false, "watch the device in this process")
 	fl.BoolVar(&f.acceptLoss, "accept-loss", false, "go on although answered data may be lost")
@@ -135,10 +135,6 @@ func runAttach(ctx context.Context, g *globals, f attachFlags, volume, device st
 		})
 	}
 	if f.acceptLoss {
-		state, err := attach.Load(f.dir, device)
-		if err != nil || state.Phase != attach.PhaseRefused {
-			return fmt.Errorf("%s is not refused: there is no loss to accept", device)
-		}
 		if err := attach.AcceptLoss(f.dir, device); err != nil {
 			return err
 		}
@@ -332,7 +328,7 @@ func proveElsewhere(device string) error {
 	switch {
 	case err == nil:
 		return nil
-	case errors.As(err, &exit):
+	case errors.As(err, &exit) && exit.Exited():
 		return errors.New(strings.TrimSpace(string(out)))
 	}
 	return fmt.Errorf("%w: %w", attach.ErrNoProof, err)
@@ -373,7 +369,7 @@ func newDetachCommand(g *globals) *cobra.Command {
 	c := &cobra.Command{
 		Use:     "detach /dev/nbdN",
 		Short:   "Take the block device of a volume down",
-		Long:    "Detach disconnects a device, and ends the process that watches it. A device that is\nmounted, or used in another way, is refused without --force; with it, all requests of its\nusers fail.",
+		Long:    "Detach disconnects a device, and ends the process that watches it. A device that is\nmounted, or used in another way, is refused without --force; with it, all requests of its\nusers fail, and it is free when they have let go.",
 		Example: "  tierctl detach /dev/nbd0\n  tierctl detach /dev/nbd0 --dry-run",
 		Args:    args("/dev/nbdN"),
 		RunE: func(c *cobra.Command, args []string) error {
@@ -418,10 +414,13 @@ func runDetach(ctx context.Context, g *globals, device, dir string, force, dryRu
 	if dryRun {
 		line = dryRunPrefix + line
 	} else {
-		if err := k.Disconnect(index); err != nil {
-			return err
-		}
-		if err := awaitDown(ctx, k, index, dir, device); err != nil {
+		err := attach.TakeDown(dir, device, func() error {
+			if err := k.Disconnect(index); err != nil {
+				return err
+			}
+			return awaitDown(ctx, k, index, dir, device, len(users) > 0)
+		})
+		if err != nil {
 			return err
 		}
 	}
@@ -431,12 +430,13 @@ func runDetach(ctx context.Context, g *globals, device, dir string, force, dryRu
 	})
 }
 
-// awaitDown returns when the device is down and nobody watches it any more.
-func awaitDown(ctx context.Context, k *kernel.Client, index uint32, dir, device string) error {
+// awaitDown returns when the device is down and nobody watches it any more. One with users
+// is down when they let go of it, which is not waited for.
+func awaitDown(ctx context.Context, k *kernel.Client, index uint32, dir, device string, used bool) error {
 	for deadline := time.Now().Add(detachTime); time.Now().Before(deadline); {
 		if on, err := k.Connected(index); err != nil {
 			return err
-		} else if !on && !attach.Watched(dir, device) {
+		} else if (!on || used) && !attach.Watched(dir, device) {
 			return attach.Forget(dir, device)
 		}
 		select {

@@ -34,8 +34,11 @@ const (
 	// proveTime is how long the device may take for a read before the new sockets
 	// are taken for ignored.
 	proveTime = 60 * time.Second
-	// showTime is how long the device may take to show up.
+	// showTime is how long the device may take to show up, and for how long somebody may
+	// have it open before, as udev does when there is a new one.
 	showTime = 30 * time.Second
+	// epoch is how many generations a Run has for itself.
+	epoch = 1 << 20
 )
 
 // A Kernel is what of a kernel.Client is needed.
@@ -73,11 +76,15 @@ var ErrNoProof = errors.New("the device could not be asked")
 // errGone ends Run when the device was disconnected.
 var errGone = errors.New("the device is disconnected")
 
+// errServerGone is why a server that came cannot be used.
+var errServerGone = errors.New("the server has gone again")
+
 // A Mismatch is why a device is not connected to a server that is there.
 type Mismatch struct {
 	What string
-	// Loss: answered data may be lost. That can be accepted.
-	Loss bool
+	// Offered is the continuity id of the server if that is all: answered data may be
+	// lost. That can be accepted.
+	Offered string
 }
 
 func (e *Mismatch) Error() string { return e.What }
@@ -104,6 +111,9 @@ type attachment struct {
 	state   State
 	links   []*link
 	proving chan error // of a read that has not returned; nil: none
+	noted   uint64     // the generation in the state file; 0: not by this Run
+
+	unlocked string // why the lock is not held; "": it is
 }
 
 // Run attaches a device, or takes over one that is attached, calls ready, and keeps it
@@ -150,7 +160,16 @@ func Run(ctx context.Context, k Kernel, o Options, ready func()) error {
 		if a.state.Phase != PhaseRefused { // that stays to be decided
 			a.state.Phase, a.state.Since = PhaseUnwatched, o.Clock.Now()
 		}
-		err = errors.Join(err, a.files.save(a.state))
+		err = errors.Join(err, a.save())
+	}
+	return err
+}
+
+// save notes the state for the next Run.
+func (a *attachment) save() error {
+	err := a.files.save(a.state)
+	if err == nil {
+		a.noted = a.state.Generation
 	}
 	return err
 }
@@ -167,7 +186,7 @@ func (a *attachment) begin(ctx context.Context) error {
 	if _, err := os.Stat(filepath.Join(a.o.SysBlock, filepath.Base(a.o.Device))); err != nil {
 		return fmt.Errorf("%s: there is no such device; modprobe nbd makes some, nbds_max=N so many: %w", a.o.Device, fs.ErrNotExist)
 	}
-	on, err := a.k.Connected(a.index)
+	on, err := a.connected(ctx)
 	if err != nil {
 		return err
 	}
@@ -179,9 +198,13 @@ func (a *attachment) begin(ctx context.Context) error {
 		return fmt.Errorf("%s is attached, but not to know to what: %w; tierctl detach --force disconnects it", a.o.Device, err)
 	case on && old.URI != a.o.URI:
 		return fmt.Errorf("%s is attached to %s; detach it first", a.o.Device, old.URI)
+	case on && !a.isOf(old):
+		return fmt.Errorf("%s was attached to %s, and to something else since; tierctl detach --force disconnects it", a.o.Device, old.URI)
 	case on:
 		a.state = old
 		a.state.PID = os.Getpid()
+		// Beyond all that an earlier Run may have used without being able to note it.
+		a.state.Generation |= epoch - 1
 		a.log.Info("taking over an attached device", "uri", a.o.URI)
 		if old.Connections != a.o.Connections {
 			a.log.Warn("the number of connections stays until the device is detached", "connections", old.Connections, "asked", a.o.Connections)
@@ -212,12 +235,12 @@ func (a *attachment) connect(ctx context.Context) error {
 	a.links = links
 	a.state.Size = info.Size
 	a.state.Volume, a.state.Continuity = describe(info.Description)
-	if err := a.files.save(a.state); err != nil {
+	if err := a.save(); err != nil {
 		return err
 	}
 	err = a.k.Connect(kernel.Device{
 		Index: a.index, Size: uint64(info.Size), BlockSize: uint64(a.o.BlockSize), ServerFlags: info.Flags,
-		Timeout: a.o.Timeout, DeadTimeout: a.o.DeadTimeout, Backend: a.backend(), Sockets: descriptors(links),
+		Timeout: a.o.Timeout, DeadTimeout: a.o.DeadTimeout, Backend: a.state.backend(a.o.URI), Sockets: descriptors(links),
 	})
 	if err != nil {
 		return errors.Join(err, Forget(a.o.StateDir, a.o.Device))
@@ -225,41 +248,20 @@ func (a *attachment) connect(ctx context.Context) error {
 	if err := a.awaitDevice(ctx); err != nil {
 		return err
 	}
+	a.state.Named = a.sys("backend") != ""
 	a.log.Info("attached", "uri", a.o.URI, "bytes", a.state.Size, "volume", a.state.Volume, "connections", a.state.Connections)
-	return a.attached()
+	a.attached()
+	return nil
 }
 
 // attached notes that the device has its sockets.
-func (a *attachment) attached() error {
+func (a *attachment) attached() {
 	a.state.Phase, a.state.Problem, a.state.Since = PhaseAttached, "", a.o.Clock.Now()
+	a.state.Offered = ""
 	_ = os.Remove(a.files.accept) // what was accepted was for this time
-	return a.files.save(a.state)
-}
-
-// awaitDevice returns when the device shows that it is set up. Before, udev hides it.
-func (a *attachment) awaitDevice(ctx context.Context) error {
-	pid := filepath.Join(a.o.SysBlock, filepath.Base(a.o.Device), "pid")
-	for deadline := a.o.Clock.Now().Add(showTime); ; {
-		if _, err := os.Stat(pid); err == nil {
-			return nil
-		}
-		if a.o.Clock.Now().After(deadline) {
-			return fmt.Errorf("%s does not show up: there is no %s", a.o.Device, pid)
-		}
-		select {
-		case <-a.o.Clock.After(20 * time.Millisecond):
-		case <-ctx.Done():
-			return ctx.Err()
-		}
+	if err := a.save(); err != nil {
+		a.log.Warn("state is not noted", "error", err)
 	}
-}
-
-// backend names what the device serves, for the kernel.
-func (a *attachment) backend() string {
-	if a.state.Volume != "" {
-		return "tierd:" + a.state.Volume
-	}
-	return a.o.URI
 }
 
 func descriptors(links []*link) []int {
@@ -274,7 +276,9 @@ func descriptors(links []*link) []int {
 func (a *attachment) dialAll(ctx context.Context) (links []*link, info client.Info, err error) {
 	a.state.Generation++
 	if a.state.Phase != "" { // a device is there, whose next Run must know
-		if err := a.files.save(a.state); err != nil {
+		// At least that there was this Run: with no room for more the device is connected
+		// all the same.
+		if err := a.save(); err != nil && a.noted/epoch != a.state.Generation/epoch {
 			return nil, info, err
 		}
 	}
@@ -318,12 +322,12 @@ func (a *attachment) check(info client.Info) error {
 	case continuity == a.state.Continuity:
 		return nil
 	}
-	if os.Remove(a.files.accept) == nil {
+	if accepted, err := os.ReadFile(a.files.accept); err == nil && string(accepted) == continuity {
 		a.log.Warn("the loss of answered data is accepted", "continuity", continuity)
 		a.state.Continuity = continuity
 		return nil
 	}
-	return &Mismatch{Loss: true, What: fmt.Sprintf("data that was answered may be lost: the continuity id is %s now, and was %s", continuity, a.state.Continuity)}
+	return &Mismatch{Offered: continuity, What: fmt.Sprintf("data that was answered may be lost: the continuity id is %s now, and was %s", continuity, a.state.Continuity)}
 }
 
 // watch returns when the device is gone or ctx ends.
@@ -332,16 +336,13 @@ func (a *attachment) watch(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case index := <-a.o.Deaths:
-			if index != a.index {
-				continue
-			}
+		case <-a.o.Deaths: // of whichever device: many of others put off no look
 		case <-a.o.Clock.After(lookEvery):
 		}
 		if err := a.hold(); err != nil {
 			return err
 		}
-		if on, err := a.k.Connected(a.index); err == nil && !on {
+		if a.gone() {
 			return errGone
 		}
 		if !a.anyDead() {
@@ -356,6 +357,20 @@ func (a *attachment) watch(ctx context.Context) error {
 // hold makes sure that no other process comes to watch the device, although somebody has
 // removed the file that says so. The error is ErrWatched if one does already.
 func (a *attachment) hold() error {
+	err := a.relock()
+	if err == nil || errors.Is(err, ErrWatched) {
+		a.unlocked = ""
+		return err
+	}
+	if a.unlocked != err.Error() {
+		a.unlocked = err.Error()
+		a.log.Warn("another process might come to watch the device too", "error", err)
+	}
+	return nil
+}
+
+// relock makes and locks the file anew if it is not there any more.
+func (a *attachment) relock() error {
 	ours, err := a.lock.Stat()
 	if err != nil {
 		return err
@@ -394,15 +409,19 @@ func (a *attachment) again(ctx context.Context) error {
 			return err
 		}
 		err := a.tryAgain(ctx)
+		if errors.Is(err, errGone) {
+			return err
+		}
 		if err == nil {
 			a.state.Reconnects++
 			a.log.Info("attached again", "after", a.o.Clock.Now().Sub(began).Round(time.Millisecond))
-			return a.attached()
+			a.attached()
+			return nil
 		}
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		if on, kerr := a.k.Connected(a.index); kerr == nil && !on {
+		if a.gone() || held(a.files.down) {
 			return errGone
 		}
 		a.note(err)
@@ -418,24 +437,24 @@ func (a *attachment) again(ctx context.Context) error {
 // note keeps why the device is not attached, and logs it when that is news.
 func (a *attachment) note(err error) {
 	phase := PhaseReconnecting
-	var no *Mismatch
+	no := new(Mismatch)
 	if errors.As(err, &no) {
 		phase = PhaseRefused
 	}
 	if phase == a.state.Phase && err.Error() == a.state.Problem {
 		return
 	}
-	a.state.Phase, a.state.Problem = phase, err.Error()
+	a.state.Phase, a.state.Problem, a.state.Offered = phase, err.Error(), no.Offered
 	if phase == PhaseRefused {
 		hint := "tierctl detach gives the device up: its requests fail, and the file system needs a check"
-		if no.Loss {
+		if no.Offered != "" {
 			hint += "; tierctl attach --accept-loss goes on with what there is"
 		}
 		a.log.Error("not attached again; requests wait for somebody to decide", "reason", err, "hint", hint)
 	} else {
 		a.log.Warn("the server cannot be used; trying again", "error", err)
 	}
-	if err := a.files.save(a.state); err != nil {
+	if err := a.save(); err != nil {
 		a.log.Warn("state is not noted", "error", err)
 	}
 }
@@ -460,7 +479,11 @@ func (a *attachment) tryAgain(ctx context.Context) error {
 	}
 	a.links = links
 	a.awaitDeaths(ctx, alive)
-	if err := a.k.Reconfigure(a.index, a.backend(), descriptors(links)); err != nil {
+	// While a device that is disconnected is open it counts as connected.
+	if a.gone() || held(a.files.down) {
+		return errGone
+	}
+	if err := a.k.Reconfigure(a.index, a.state.backend(a.o.URI), descriptors(links)); err != nil {
 		return err
 	}
 	return a.prove(ctx)
@@ -480,40 +503,6 @@ func (a *attachment) awaitDeaths(ctx context.Context, n int) {
 			return
 		case <-ctx.Done():
 			return
-		}
-	}
-}
-
-// prove returns when the device has answered a read: then the kernel uses the new
-// sockets. A read that waits for earlier sockets proves it for those that come. If these
-// die meanwhile there is nothing to prove.
-func (a *attachment) prove(ctx context.Context) error {
-	if a.proving == nil {
-		done := make(chan error, 1)
-		a.proving = done
-		go func() { done <- a.o.Prove(a.o.Device) }()
-	}
-	timeout := a.o.Clock.After(proveTime)
-	for {
-		select {
-		case err := <-a.proving:
-			a.proving = nil
-			if errors.Is(err, ErrNoProof) {
-				a.log.Warn("the kernel has the new sockets, but not to know whether it uses them", "error", err)
-				return nil
-			}
-			if err != nil {
-				return fmt.Errorf("read %s: %w", a.o.Device, err)
-			}
-			return nil
-		case <-a.o.Clock.After(lookEvery):
-			if a.anyDead() {
-				return errors.New("the server has gone again")
-			}
-		case <-timeout:
-			return errors.New("the device does not answer; the kernel may not have taken the new sockets")
-		case <-ctx.Done():
-			return ctx.Err()
 		}
 	}
 }

@@ -9,7 +9,6 @@ import (
 	"crypto/x509/pkix"
 	"encoding/pem"
 	"errors"
-	"fmt"
 	"math/big"
 	"net"
 	"os"
@@ -49,11 +48,11 @@ func TestRestart(t *testing.T) {
 			first := r.state()
 			for i := range 2 {
 				r.stop()
-				// What is accepted before there is anything to accept is not kept, and a
-				// folder that somebody has removed is made again.
-				dir := filepath.Join(r.dir, "state")
-				if err := AcceptLoss(dir, "/dev/nbd3"); err != nil {
-					t.Fatal(err)
+				// There is nothing to accept, and a folder that somebody has removed is made
+				// again.
+				dir := r.stateDir()
+				if err := AcceptLoss(dir, "/dev/nbd3"); !errors.Is(err, ErrNoLoss) {
+					t.Errorf("AcceptLoss: got %v, want %v", err, ErrNoLoss)
 				}
 				if i == 1 {
 					if err := os.RemoveAll(dir); err != nil {
@@ -67,9 +66,6 @@ func TestRestart(t *testing.T) {
 				time.Sleep(time.Millisecond) // or not: the server is away for a while
 				r.serve(whole)
 				r.await(PhaseAttached, i+1)
-				if _, err := os.Stat(filesOf(dir, "/dev/nbd3").accept); err == nil {
-					t.Error("the acceptance of a loss is kept")
-				}
 				if err := r.prove(""); err != nil {
 					t.Errorf("after restart %d: %v", i, err)
 				}
@@ -95,7 +91,7 @@ func TestTakeOver(t *testing.T) {
 	if !ready() {
 		t.Fatal(stop())
 	}
-	if !Watched(filepath.Join(r.dir, "state"), "/dev/nbd3") {
+	if !Watched(r.stateDir(), "/dev/nbd3") {
 		t.Error("it is not seen that the device is watched")
 	}
 	if _, again := r.run(r.uri(), 2); again() {
@@ -104,7 +100,7 @@ func TestTakeOver(t *testing.T) {
 	if err := stop(); err != nil {
 		t.Fatal(err)
 	}
-	if Watched(filepath.Join(r.dir, "state"), "/dev/nbd3") {
+	if Watched(r.stateDir(), "/dev/nbd3") {
 		t.Error("it counts as watched after the end")
 	}
 	if err := r.prove(""); err != nil {
@@ -121,6 +117,10 @@ func TestTakeOver(t *testing.T) {
 		t.Fatal(stop())
 	}
 	r.await(PhaseAttached, 1)
+	// The first may have used generations that it could not note.
+	if s := r.state(); s.Generation < epoch {
+		t.Errorf("generation %d after the takeover, want at least %d", s.Generation, epoch)
+	}
 	if err := r.prove(""); err != nil || r.ignored != 0 {
 		t.Errorf("after the takeover: %v, %d sockets ignored", err, r.ignored)
 	}
@@ -165,13 +165,20 @@ func TestRefusals(t *testing.T) {
 			if r.reconfigs != 0 {
 				t.Error("the kernel got sockets")
 			}
-			if err := AcceptLoss(filepath.Join(r.dir, "state"), "/dev/nbd3"); err != nil {
-				t.Fatal(err)
+			err := AcceptLoss(r.stateDir(), "/dev/nbd3")
+			if got := !errors.Is(err, ErrNoLoss); got != tc.accept || got && err != nil {
+				t.Errorf("AcceptLoss: %v, want it to be possible: %t", err, tc.accept)
 			}
 			if tc.accept {
 				r.await(PhaseAttached, 1)
-				if s := r.state(); s.Continuity != "c-2" {
-					t.Errorf("continuity %q", s.Continuity)
+				if s := r.state(); s.Continuity != "c-2" || s.Offered != "" {
+					t.Errorf("state %+v", s)
+				}
+				if err := AcceptLoss(r.stateDir(), "/dev/nbd3"); !errors.Is(err, ErrNoLoss) {
+					t.Errorf("AcceptLoss again: got %v, want %v", err, ErrNoLoss)
+				}
+				if _, err := os.Stat(filesOf(r.stateDir(), "/dev/nbd3").accept); err == nil {
+					t.Error("the acceptance of a loss is kept")
 				}
 				return
 			}
@@ -193,6 +200,7 @@ func TestBeginRefuses(t *testing.T) {
 	}
 	r.serve(whole)
 	r.on = true
+	r.tell("pid", "9")
 	stop, ready := r.run(r.uri(), 1)
 	if ready() || !strings.Contains(stop().Error(), "in use") {
 		t.Errorf("a device in use: %v", stop())
@@ -211,7 +219,7 @@ func TestUnreadableState(t *testing.T) {
 	if err := stop(); err != nil {
 		t.Fatal(err)
 	}
-	file := filesOf(filepath.Join(r.dir, "state"), "/dev/nbd3").state
+	file := filesOf(r.stateDir(), "/dev/nbd3").state
 	good, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
@@ -230,6 +238,7 @@ func TestUnreadableState(t *testing.T) {
 				t.Fatal(err)
 			}
 			r.on = true
+			r.tell("pid", "9")
 			stop, ready := r.run(r.uri(), 1)
 			if ready() {
 				t.Error("a device of which nothing is known was taken over")
@@ -253,17 +262,61 @@ func TestUnreadableState(t *testing.T) {
 	}
 }
 
-// TestServerGoesWhileItIsProved: a server that comes, and goes before the device has
-// answered, is tried again at once, however long the read hangs.
-func TestServerGoesWhileItIsProved(t *testing.T) {
+// TestAcceptOne: who accepts a loss accepts no other that comes after it.
+func TestAcceptOne(t *testing.T) {
 	r := newRig(t)
 	r.serve(whole)
 	stop, ready := r.run(r.uri(), 2)
 	if !ready() {
 		t.Fatal(stop())
 	}
-	answered := make(chan struct{})
-	r.setProof(func() error { <-answered; return nil })
+	r.stop()
+	r.serve(exports{"v-1", "c-2", 1 << 20})
+	r.await(PhaseRefused, 0)
+	r.stop()
+	eventually(t, "it has stopped to be refused", func() bool { return r.state().Phase == PhaseReconnecting })
+	if err := AcceptLoss(r.stateDir(), "/dev/nbd3"); !errors.Is(err, ErrNoLoss) {
+		t.Errorf("AcceptLoss without a server: got %v, want %v", err, ErrNoLoss)
+	}
+	// As if it had been quicker.
+	if err := os.WriteFile(filesOf(r.stateDir(), "/dev/nbd3").accept, []byte("c-2"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	r.serve(exports{"v-1", "c-3", 1 << 20})
+	eventually(t, "it is refused", func() bool { return r.state().Offered == "c-3" })
+	if r.reconfigs != 0 {
+		t.Error("the kernel got sockets")
+	}
+	if err := AcceptLoss(r.stateDir(), "/dev/nbd3"); err != nil {
+		t.Fatal(err)
+	}
+	r.await(PhaseAttached, 1)
+	if s := r.state(); s.Continuity != "c-3" {
+		t.Errorf("continuity %q", s.Continuity)
+	}
+	if err := stop(); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestNoRoomForState: a device is connected again although nothing can be noted, and the
+// next Run is told from this one by the server all the same.
+func TestNoRoomForState(t *testing.T) {
+	r := newRig(t)
+	r.serve(whole)
+	stop, ready := r.run(r.uri(), 1)
+	if !ready() {
+		t.Fatal(stop())
+	}
+	files := filesOf(r.stateDir(), "/dev/nbd3")
+	before := r.state()
+	// Folders are in the way of the files.
+	if err := os.Mkdir(files.state+".new", 0o700); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the lock cannot be made", func() bool {
+		return os.Remove(files.lock) == nil && os.Mkdir(files.lock, 0o700) == nil
+	})
 	r.stop()
 	r.serve(whole)
 	eventually(t, "the kernel has new sockets", func() bool {
@@ -271,30 +324,68 @@ func TestServerGoesWhileItIsProved(t *testing.T) {
 		defer r.mu.Unlock()
 		return r.reconfigs == 1
 	})
+	if err := r.prove(""); err != nil {
+		t.Error(err)
+	}
+	if got := r.state(); got != before {
+		t.Errorf("noted: %+v", got)
+	}
+	if err := errors.Join(os.Remove(files.state+".new"), os.Remove(files.lock)); err != nil {
+		t.Fatal(err)
+	}
 	r.stop()
-	eventually(t, "it is seen that the server has gone", func() bool { return strings.Contains(r.state().Problem, "gone again") })
 	r.serve(whole)
-	eventually(t, "the kernel has newer sockets", func() bool {
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		return r.reconfigs == 2
+	eventually(t, "it is noted again", func() bool {
+		s := r.state()
+		return s.Phase == PhaseAttached && s.Reconnects > 0
 	})
-	close(answered)
-	r.await(PhaseAttached, 1)
 	if err := stop(); err != nil {
 		t.Error(err)
 	}
+	// A Run that cannot note that it is there would be taken for the one before.
+	if err := os.Mkdir(files.state+".new", 0o700); err != nil {
+		t.Fatal(err)
+	}
+	asked, reconfigs := r.asked, r.reconfigs
+	_, ready = r.run(r.uri(), 1)
+	eventually(t, "it has tried", func() bool {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		return r.asked > asked+2
+	})
+	r.mu.Lock()
+	if r.reconfigs != reconfigs {
+		t.Error("the kernel got sockets")
+	}
+	r.mu.Unlock()
+	if err := os.Remove(files.state + ".new"); err != nil {
+		t.Fatal(err)
+	}
+	if !ready() {
+		t.Error("not taken over")
+	}
 }
 
-// TestNoProof: a device that cannot be asked is believed in.
-func TestNoProof(t *testing.T) {
+// TestDeathsOfOthers: many connections of other devices that die put off no look at this.
+func TestDeathsOfOthers(t *testing.T) {
 	r := newRig(t)
 	r.serve(whole)
 	stop, ready := r.run(r.uri(), 1)
 	if !ready() {
 		t.Fatal(stop())
 	}
-	r.setProof(func() error { return fmt.Errorf("%w: no memory", ErrNoProof) })
+	done := make(chan struct{})
+	defer close(done)
+	go func() {
+		for {
+			select {
+			case r.deaths <- 9:
+			case <-done:
+				return
+			}
+			time.Sleep(time.Millisecond)
+		}
+	}()
 	r.stop()
 	r.serve(whole)
 	r.await(PhaseAttached, 1)
@@ -312,7 +403,7 @@ func TestLock(t *testing.T) {
 	if !ready() {
 		t.Fatal(stop())
 	}
-	dir := filepath.Join(r.dir, "state")
+	dir := r.stateDir()
 	files := filesOf(dir, "/dev/nbd3")
 	if lock, err := files.lockDevice("/dev/nbd3"); !errors.Is(err, ErrWatched) {
 		lock.Close()
@@ -394,33 +485,6 @@ func TestWithinTLS(t *testing.T) {
 	r.await(PhaseAttached, 1)
 	if err := r.prove(""); err != nil {
 		t.Error(err)
-	}
-}
-
-func TestUsers(t *testing.T) {
-	dir := t.TempDir()
-	for name, text := range map[string]string{
-		"proc/mounts":       "/dev/sda1 / ext4 rw 0 0\n/dev/nbd0p1 /srv/data ext4 rw 0 0\n/dev/nbd1 /mnt xfs rw 0 0\n",
-		"proc/swaps":        "Filename Type Size Used Priority\n/dev/nbd1 partition 1 0 -2\n",
-		"sys/nbd0/nbd0p1/x": "", "sys/nbd1/x": "", "sys/nbd2/holders/dm-0": "", "sys/nbd3/x": "",
-	} {
-		file := filepath.Join(dir, name)
-		if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o755), os.WriteFile(file, []byte(text), 0o600)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	for device, want := range map[string]string{
-		"/dev/nbd0": "/dev/nbd0 is mounted at /srv/data",
-		"/dev/nbd2": "/dev/nbd2 is used by /dev/dm-0",
-		"/dev/nbd3": "",
-	} {
-		got, err := Users(filepath.Join(dir, "proc"), filepath.Join(dir, "sys"), device)
-		if err != nil || strings.Join(got, "; ") != want {
-			t.Errorf("%s: got %q, %v, want %q", device, got, err, want)
-		}
-	}
-	if got, _ := Users(filepath.Join(dir, "proc"), filepath.Join(dir, "sys"), "/dev/nbd1"); len(got) != 2 {
-		t.Errorf("/dev/nbd1: got %q, want a mount and swap", got)
 	}
 }
 

@@ -83,6 +83,9 @@ type rig struct {
 	reconfigs int
 	deaths    chan uint32
 	proof     func() error  // instead of the reads, if not nil
+	failure   error         // of Reconfigure
+	silent    bool          // it does not tell what the device serves, as before Linux 5.14
+	asked     int           // how often Connected was called
 	ended     chan struct{} // closed when the last Run has returned
 }
 
@@ -138,7 +141,24 @@ func (r *rig) drop() {
 		unix.Close(fd)
 	}
 	r.sockets, r.on = nil, false
+	for _, name := range []string{"pid", "backend"} {
+		_ = os.Remove(r.sys(name))
+	}
 }
+
+// sys is a file in which the kernel tells of the device.
+func (r *rig) sys(name string) string { return filepath.Join(r.dir, "sys", "nbd3", name) }
+
+// tell has the kernel tell something of the device.
+func (r *rig) tell(name, text string) {
+	r.t.Helper()
+	if err := os.WriteFile(r.sys(name), []byte(text+"\n"), 0o600); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+// stateDir is where Runs note the device.
+func (r *rig) stateDir() string { return filepath.Join(r.dir, "state") }
 
 // Connect is a Kernel's.
 func (r *rig) Connect(d kernel.Device) error {
@@ -155,7 +175,12 @@ func (r *rig) Connect(d kernel.Device) error {
 		}
 		r.sockets = append(r.sockets, dup)
 	}
-	return os.WriteFile(filepath.Join(r.dir, "sys", "nbd3", "pid"), []byte("1\n"), 0o600)
+	if !r.silent {
+		if err := os.WriteFile(r.sys("backend"), []byte(d.Backend+"\n"), 0o600); err != nil {
+			return err
+		}
+	}
+	return os.WriteFile(r.sys("pid"), []byte("1\n"), 0o600)
 }
 
 // Reconfigure is a Kernel's: new sockets take the places of dead ones.
@@ -163,6 +188,9 @@ func (r *rig) Reconfigure(_ uint32, backend string, sockets []int) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.reconfigs++
+	if r.failure != nil {
+		return r.failure
+	}
 	if backend != r.device.Backend {
 		return unix.EINVAL
 	}
@@ -192,6 +220,7 @@ func (r *rig) Reconfigure(_ uint32, backend string, sockets []int) error {
 func (r *rig) Connected(uint32) (bool, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	r.asked++
 	return r.on, nil
 }
 
@@ -246,7 +275,7 @@ func (r *rig) run(uri string, connections int) (stop func() error, ready func() 
 		defer close(ended)
 		done <- Run(ctx, r, Options{
 			Device: "/dev/nbd3", URI: uri, Connections: connections, BlockSize: 4096, Timeout: time.Second, DeadTimeout: time.Minute,
-			StateDir: filepath.Join(r.dir, "state"), Deaths: r.deaths, Logger: slog.New(slog.DiscardHandler),
+			StateDir: r.stateDir(), Deaths: r.deaths, Logger: slog.New(slog.DiscardHandler),
 			SysBlock: filepath.Join(r.dir, "sys"), Prove: r.prove,
 		}, func() { close(up) })
 	}()
@@ -278,7 +307,7 @@ func (r *rig) run(uri string, connections int) (stop func() error, ready func() 
 func (r *rig) uri() string { return "nbd+unix:///home?socket=" + r.sock }
 
 func (r *rig) state() State {
-	s, err := Load(filepath.Join(r.dir, "state"), "/dev/nbd3")
+	s, err := Load(r.stateDir(), "/dev/nbd3")
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		r.t.Fatal(err)
 	}

@@ -40,9 +40,11 @@ type State struct {
 	Generation  uint64    `json:"generation"`
 	Phase       Phase     `json:"phase"`
 	Problem     string    `json:"problem"` // why it is not attached
+	Offered     string    `json:"offered"` // the continuity id that is refused; "": something else is, or nothing
 	Since       time.Time `json:"since"`   // of the phase
 	Reconnects  int       `json:"reconnects"`
-	PID         int       `json:"pid"` // of who watches, or did
+	PID         int       `json:"pid"`   // of who watches, or did
+	Named       bool      `json:"named"` // the kernel tells what the device serves
 }
 
 // identity is the state's part that the server is told.
@@ -56,6 +58,14 @@ func (s *State) identity() (id client.Identity, err error) {
 	return id, nil
 }
 
+// backend names what the device serves, at uri, for the kernel.
+func (s *State) backend(uri string) string {
+	if s.Volume != "" {
+		return "tierd:" + s.Volume
+	}
+	return uri
+}
+
 // describe reads what a server tells of an export: the volume's UUID and its continuity
 // id; empty if it is no tierd.
 func describe(description string) (volume, continuity string) {
@@ -67,11 +77,11 @@ func describe(description string) (volume, continuity string) {
 }
 
 // files are those of a device, in Options.StateDir.
-type files struct{ state, accept, lock string }
+type files struct{ state, accept, down, lock string }
 
 func filesOf(dir, device string) files {
 	base := filepath.Join(dir, filepath.Base(device))
-	return files{base + ".json", base + ".accept", base + ".lock"}
+	return files{base + ".json", base + ".accept", base + ".down", base + ".lock"}
 }
 
 // Load returns what is noted of a device; the error is fs.ErrNotExist if nothing is.
@@ -106,17 +116,44 @@ func (f files) save(s State) error {
 	return os.Rename(f.state+".new", f.state)
 }
 
-// AcceptLoss lets the device be attached again although answered data may be lost. It
-// is for whoever watches it now, or will.
+// ErrNoLoss is returned when a device is not refused for a loss of answered data.
+var ErrNoLoss = errors.New("is not refused because data may be lost: there is no loss to accept")
+
+// AcceptLoss lets the device be attached again although answered data may be lost: to the
+// server as it is now, not as it may be after one more loss. It is for whoever watches the
+// device now, or will. The error is ErrNoLoss if there is nothing to accept.
 func AcceptLoss(dir, device string) error {
-	return os.WriteFile(filesOf(dir, device).accept, nil, 0o600)
+	s, err := Load(dir, device)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if s.Offered == "" {
+		return fmt.Errorf("%s %w", device, ErrNoLoss)
+	}
+	return os.WriteFile(filesOf(dir, device).accept, []byte(s.Offered), 0o600)
+}
+
+// TakeDown runs what disconnects the device, while nobody connects it again.
+func TakeDown(dir, device string, disconnect func() error) error {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	lock, err := lockFile(filesOf(dir, device).down)
+	if errors.Is(err, errHeld) {
+		return fmt.Errorf("%s is being detached already", device)
+	}
+	if err != nil {
+		return err
+	}
+	defer lock.Close()
+	return disconnect()
 }
 
 // Forget removes what is noted of a device.
 func Forget(dir, device string) error {
 	f := filesOf(dir, device)
 	var errs []error
-	for _, name := range []string{f.state, f.accept} {
+	for _, name := range []string{f.state, f.accept, f.down} {
 		if err := os.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			errs = append(errs, err)
 		}
@@ -129,14 +166,29 @@ var ErrWatched = errors.New("is watched already")
 
 // lockDevice makes the caller the one that watches a device, until the file is closed.
 func (f files) lockDevice(device string) (*os.File, error) {
-	lock, err := os.OpenFile(f.lock, os.O_RDWR|os.O_CREATE, 0o600)
+	lock, err := lockFile(f.lock)
+	if errors.Is(err, errHeld) {
+		err = fmt.Errorf("%s %w", device, ErrWatched)
+	}
+	return lock, err
+}
+
+// Watched reports whether a process watches a device. It is in nobody's way.
+func Watched(dir, device string) bool { return held(filesOf(dir, device).lock) }
+
+var errHeld = errors.New("somebody holds the lock")
+
+// lockFile makes a file and locks it, until it is closed; the error is errHeld if somebody
+// else does.
+func lockFile(name string) (*os.File, error) {
+	lock, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return nil, err
 	}
 	// Of the open file, not of the process.
 	err = unix.FcntlFlock(lock.Fd(), unix.F_OFD_SETLK, &unix.Flock_t{Type: unix.F_WRLCK})
 	if err == unix.EAGAIN || err == unix.EACCES {
-		err = fmt.Errorf("%s %w", device, ErrWatched)
+		err = errHeld
 	}
 	if err != nil {
 		return nil, errors.Join(err, lock.Close())
@@ -144,14 +196,14 @@ func (f files) lockDevice(device string) (*os.File, error) {
 	return lock, nil
 }
 
-// Watched reports whether a process watches a device. It is in nobody's way.
-func Watched(dir, device string) bool {
-	lock, err := os.Open(filesOf(dir, device).lock)
+// held reports whether somebody holds the lock of a file.
+func held(name string) bool {
+	lock, err := os.Open(name)
 	if err != nil {
 		return false
 	}
 	defer lock.Close()
-	held := unix.Flock_t{Type: unix.F_WRLCK}
-	err = unix.FcntlFlock(lock.Fd(), unix.F_OFD_GETLK, &held)
-	return err == nil && held.Type != unix.F_UNLCK
+	other := unix.Flock_t{Type: unix.F_WRLCK}
+	err = unix.FcntlFlock(lock.Fd(), unix.F_OFD_GETLK, &other)
+	return err == nil && other.Type != unix.F_UNLCK
 }

@@ -31,5 +31,24 @@ ctl attach home /dev/nbd0 --connections 2 --timeout 2s --dead-timeout 4s || faul
 dd if=/dev/nbd0 of=/tmp/back iflag=direct bs=4k count=1 2>/dev/null || fault "reading after the takeover"
 cmp /tmp/block /tmp/back || fault "the block holds something else, again"
 ctl detach /dev/nbd0 || fault "detach fails"
+
+echo "somebody has the device open while it is attached, and mounted while it is detached"
+sleep 3 </dev/nbd0 &
+ctl attach home /dev/nbd0 || fault "a device that was open is not attached"
+make_fs ext4 /dev/nbd0
+mount -t ext4 /dev/nbd0 /mnt || fault "mount fails"
+begin=$(date +%s)
+ctl detach --force /dev/nbd0 || fault "detach --force fails"
+took=$(($(date +%s) - begin))
+[ $took -lt 30 ] || fault "detach --force took $took s"
+[ "$(ctl attach --list -o json | grep -c device)" = 0 ] || fault "it is still listed"
+dd if=/dev/nbd0 of=/dev/null iflag=direct bs=4k count=1 2>/dev/null && fault "the device goes on"
+umount /mnt
+for _ in $(seq 600); do
+    [ -e /sys/block/nbd0/pid ] || break
+    sleep .1
+done
+ctl attach home /dev/nbd0 || fault "it is not attached again"
+ctl detach /dev/nbd0 || fault "detach fails"
 no_errors() { :; } # there were some, as there had to be
 finish
