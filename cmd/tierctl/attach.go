@@ -196,6 +196,9 @@ func (g *globals) configPathOrDefault() string {
 	return g.defaultConfig
 }
 
+// quietTime is how long attaching may take before that is told.
+const quietTime = 10 * time.Second
+
 // attachInBackground starts a process that attaches and watches the device, and waits
 // for it to say that the device is there.
 func attachInBackground(ctx context.Context, g *globals, f attachFlags, volume, device, uri string) error {
@@ -232,6 +235,11 @@ func attachInBackground(ctx context.Context, g *globals, f attachFlags, volume, 
 	}
 	stop := context.AfterFunc(ctx, func() { _ = cmd.Process.Signal(syscall.SIGTERM) })
 	defer stop()
+	// A device that is taken over waits for its server as long as it takes.
+	patience := time.AfterFunc(quietTime, func() {
+		fmt.Fprintf(g.errOut, "tierctl: %s is not there yet; tierctl attach --list and %s tell why\n", device, logName)
+	})
+	defer patience.Stop()
 	answer, err := io.ReadAll(told)
 	if err != nil {
 		return err
@@ -335,13 +343,17 @@ func proveElsewhere(device string) error {
 }
 
 func listAttached(g *globals, dir string) error {
-	names, err := filepath.Glob(filepath.Join(dir, "nbd*.json"))
-	if err != nil {
-		return err
+	files, err := os.ReadDir(dir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err // "none is attached" is not known
 	}
 	list := []attach.State{}
-	for _, name := range names {
-		device := "/dev/" + strings.TrimSuffix(filepath.Base(name), ".json")
+	for _, file := range files {
+		name, ok := strings.CutSuffix(file.Name(), ".json")
+		if !ok {
+			continue
+		}
+		device := "/dev/" + name
 		s, err := attach.Load(dir, device)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue

@@ -233,6 +233,7 @@ func TestFailures(t *testing.T) {
 		{"tier list --socket " + nowhere, 1, "tierctl: nobody answers at " + nowhere + ": daemon is not running\nhint: start tierd, or name its socket with --socket or --config\n"},
 		{"volume create home 1GiB --socket " + socket, 1, "tierctl: create volume \"home\": already exists\nhint: choose another name\n"},
 		{"backing forget 2 --socket " + socket, 1, "tierctl: backing 2 is not forgotten: 3MiB are lost with it: busy\nhint: use --accept-loss\n"},
+		{"attach --list --state-dir " + bad, 1, "tierctl: open " + bad + ": not a directory\n"},
 		{"volume grow nix +1GiB --socket " + socket, 1, "tierctl: volume \"nix\": not found\n"},
 		{"locate nix 0 --socket " + socket, 1, "tierctl: volume \"nix\": not found\n"},
 	}
