@@ -30,6 +30,7 @@ import (
 const (
 	ext      = 64 << 10
 	block    = 4096
+	size     = 10 * ext // of the volume
 	patience = 2 * time.Minute
 )
 
@@ -80,7 +81,7 @@ type rig struct {
 func newRig(t *testing.T, maxInFlight int) *rig {
 	t.Helper()
 	r := &rig{t: t, stores: map[string]*faultstore.Store{}}
-	r.World = model.NewWorld(t, model.Config{ExtentSize: ext, Slots: [][]int{{8}, {8}}, Volumes: []int64{4 * ext}}, func(o *tiering.Options) {
+	r.World = model.NewWorld(t, model.Config{ExtentSize: ext, Slots: [][]int{{16}, {16}}, Volumes: []int64{size}}, func(o *tiering.Options) {
 		inner := o.OpenStore
 		o.OpenStore = func(ctx context.Context, spec tiering.BackingSpec, create, readOnly bool) (backing.Store, error) {
 			st, err := inner(ctx, spec, create, readOnly)
@@ -136,7 +137,7 @@ type exports struct{ r *rig }
 
 func (e exports) List() []nbd.ExportInfo { return nil }
 func (e exports) Info(string) (nbd.ExportInfo, error) {
-	return nbd.ExportInfo{Name: "v0", Size: 4 * ext}, nil
+	return nbd.ExportInfo{Name: "v0", Size: size}, nil
 }
 func (e exports) Open(string) (nbd.Device, error) {
 	v, err := e.r.Pool.Volume("v0")
@@ -158,6 +159,21 @@ func (r *rig) hold(path string) (gate chan struct{}, held func() bool) {
 	gate = make(chan struct{})
 	in := r.stores[path].Inject(faultstore.Fault{Ops: faultstore.Write, From: 1 << 20, Times: 1, Wait: gate})
 	return gate, func() bool { return in.Hits() > 0 }
+}
+
+// wait waits for requests to be answered. They may be waiting for each other.
+func (r *rig) wait(done *sync.WaitGroup) {
+	r.t.Helper()
+	all := make(chan struct{})
+	go func() {
+		done.Wait()
+		close(all)
+	}()
+	select {
+	case <-all:
+	case <-time.After(patience):
+		r.t.Fatal("requests are not answered")
+	}
 }
 
 func backingPath(tier int) string { return fmt.Sprintf("/t%d/b0", tier) }
@@ -264,7 +280,7 @@ func (r *rig) play(conns []*client.Client, o order) {
 	for i := range gates {
 		close(gates[(i+o.first)%len(gates)])
 	}
-	done.Wait()
+	r.wait(&done)
 	<-moved
 	for i, q := range o.changes {
 		if q.Err != nil {
@@ -348,13 +364,14 @@ func permute(p []int, from int, f func([]int)) {
 func TestCrossedWriters(t *testing.T) {
 	r := newRig(t, 0)
 	conns := r.dialFour()
-	if err := conns[0].WriteAt(bytes.Repeat([]byte{9}, 2*ext), 0, true); err != nil {
+	if err := conns[0].WriteAt(bytes.Repeat([]byte{9}, 2*ext), 7*ext, true); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := r.Pool.MoveExtent(context.Background(), "v0", ext, 1); err != nil {
+	if _, err := r.Pool.MoveExtent(context.Background(), "v0", 8*ext, 1); err != nil {
 		t.Fatal(err)
 	}
-	const off, n = ext - block, 2 * block
+	// Extents are in line in groups of eight: these two are so in different places.
+	const off, n = 8*ext - block, 2 * block
 	got := make([]byte, n)
 	for round := range 2000 {
 		var done sync.WaitGroup
@@ -372,7 +389,7 @@ func TestCrossedWriters(t *testing.T) {
 			})
 		}
 		close(start)
-		done.Wait()
+		r.wait(&done)
 		if err := errors.Join(errs...); err != nil {
 			t.Fatal(err)
 		}
@@ -390,7 +407,15 @@ func TestCrossedWriters(t *testing.T) {
 func TestFlushCoversOtherConnections(t *testing.T) {
 	for round := range 8 {
 		r := newRig(t, 0)
-		want := make([]byte, 4*ext)
+		want := make([]byte, size)
+		copy(want, bytes.Repeat([]byte{99}, 3*ext))
+		if err := r.dial().WriteAt(want[:3*ext], 0, true); err != nil {
+			t.Fatal(err)
+		}
+		// Some of what is flushed below is in the slow tier.
+		if _, err := r.Pool.MoveExtent(context.Background(), "v0", ext, 1); err != nil {
+			t.Fatal(err)
+		}
 		for i := range 12 {
 			c := r.dial()
 			off := int64(i) * 5 * block
@@ -411,7 +436,7 @@ func TestFlushCoversOtherConnections(t *testing.T) {
 		r.Cut(uint64(round), 0.5)
 		r.Open()
 		r.serve(0)
-		got := make([]byte, 4*ext)
+		got := make([]byte, size)
 		if err := r.dial().ReadAt(got, 0); err != nil {
 			t.Fatal(err)
 		}

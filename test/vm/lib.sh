@@ -48,14 +48,18 @@ stop() {
 # reconnects is how often /dev/nbd0 was attached again.
 reconnects() { ctl attach --list -o json | awk '/"reconnects"/ {print $2 + 0}'; }
 
-# await_reconnects waits for so many.
+# await_reconnects waits for so many, the last of them with success. A machine that stands
+# still for longer than --timeout makes more.
 await_reconnects() {
+    local n
     for _ in $(seq 600); do
-        [ "$(reconnects)" -ge "$1" ] && break
+        n=$(reconnects)
+        [ "$n" -ge "$1" ] && ctl attach --list | grep -q '^/dev/nbd0 *attached ' && break
         sleep .1
     done
     ctl attach --list
-    [ "$(reconnects)" -ge "$1" ] || fault "it was not attached again $1 times"
+    [ "$n" -ge "$1" ] || fault "it was not attached again $1 times"
+    ctl attach --list | grep -q '^/dev/nbd0 *attached ' || fault "it is not attached"
 }
 
 # allocated is how many bytes the slots of a volume take.
