@@ -6,6 +6,7 @@ import (
 	"runtime"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -92,15 +93,16 @@ func TestIdleConnectionsAreSmall(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			n := idleConns(t)
 			e := exports()
+			cfg := Config{Exports: e, HandshakeTimeout: time.Hour}
 			var s *Server
 			var connect func() *raw
 			if c.tls {
 				var addr string
-				s, addr = serveTLS(t, ca, TLSRequire, tls.NoClientCert, Config{Exports: e})
+				s, addr = serveTLS(t, ca, TLSRequire, tls.NoClientCert, cfg)
 				connect = func() *raw { return dialTCP(t, addr) }
 			} else {
 				var path string
-				s, path = serve(t, Config{Exports: e})
+				s, path = serve(t, cfg)
 				connect = func() *raw { return dial(t, path) }
 			}
 			before := memoryInUse()
