@@ -14,7 +14,7 @@ import (
 )
 
 // patience is how long a test waits for what must happen.
-const patience = 20 * time.Second
+const patience = time.Minute
 
 // serve starts a Server on a Unix socket, ended with the test.
 func serve(t testing.TB, cfg Config) (*Server, string) {

@@ -139,7 +139,7 @@ func TestBudgetHeldByOneClient(t *testing.T) {
 	eventually(t, "a large request waits", func() bool {
 		s.budget.mu.Lock()
 		defer s.budget.mu.Unlock()
-		return len(s.budget.waiters) > 0
+		return s.budget.released != nil
 	})
 	close(gate)
 	hog.want(1, wire.OK)

@@ -82,9 +82,9 @@ func (p *payload) put() { payloadPools[p.class].Put(p) }
 // A budget bounds the bytes of all requests in flight in a server. Whoever gets
 // none waits for the next release, and tries again.
 type budget struct {
-	mu      sync.Mutex
-	free    int64
-	waiters []chan struct{}
+	mu       sync.Mutex
+	free     int64
+	released chan struct{} // closed at the next release; nil: nobody waits for one
 }
 
 // take takes n bytes. If there are fewer, it takes none and returns a channel
@@ -96,9 +96,10 @@ func (b *budget) take(n int64) <-chan struct{} {
 		b.free -= n
 		return nil
 	}
-	ch := make(chan struct{})
-	b.waiters = append(b.waiters, ch)
-	return ch
+	if b.released == nil {
+		b.released = make(chan struct{})
+	}
+	return b.released
 }
 
 // force takes n bytes though they may not be there.
@@ -111,11 +112,10 @@ func (b *budget) force(n int64) {
 // give gives n bytes back.
 func (b *budget) give(n int64) {
 	b.mu.Lock()
+	defer b.mu.Unlock()
 	b.free += n
-	waiters := b.waiters
-	b.waiters = nil
-	b.mu.Unlock()
-	for _, ch := range waiters {
-		close(ch)
+	if b.released != nil {
+		close(b.released)
+		b.released = nil
 	}
 }

@@ -273,6 +273,7 @@ func public(s attach.State) attach.State {
 func attachHere(ctx context.Context, g *globals, f attachFlags, device, uri string) (err error) {
 	tell := func(string) {}
 	if f.readyFD > 0 {
+		syscall.CloseOnExec(f.readyFD) // whoever started us waits for its end, and proveElsewhere may never
 		pipe := os.NewFile(uintptr(f.readyFD), "ready")
 		tell = func(text string) {
 			_, _ = pipe.WriteString(text)

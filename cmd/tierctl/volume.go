@@ -263,6 +263,9 @@ func newVolumeSetCommand(g *globals) *cobra.Command {
 					set()
 				}
 			}
+			if c.Flags().Changed("allow-all") && !allowAll {
+				return usagef("%s--allow-all=false means nothing; give --allow-client", named(c))
+			}
 			if !given {
 				return usagef("%snothing to set; give --policy, --reservation, --quota, --on-full, --read-only, --allow-client or --allow-all", named(c))
 			}

@@ -217,6 +217,12 @@ func (c *Config) Warnings() []string {
 				"is not in effect in this version: promotions are bounded by relocation.budget alone")
 		}
 	}
+	for i, vol := range c.Volumes {
+		if len(vol.AllowClients) > 0 && c.NBD.TLS.Mode != TLSOff && c.NBD.TLS.ClientCA == "" {
+			v.faultf(at(path("volumes", i), "allow_clients"),
+				"shuts out all clients but those on Unix sockets: without nbd.tls.client_ca none shows a certificate")
+		}
+	}
 	lines := make([]string, len(v.faults))
 	for i, f := range v.faults {
 		lines[i] = f.String()

@@ -255,6 +255,17 @@ func TestWarnings(t *testing.T) {
 	if got := c.Warnings(); !slices.Equal(got, want) {
 		t.Errorf("Warnings = %q, want %q", got, want)
 	}
+	c = decode(t, minimal)
+	c.Volumes = []Volume{{Name: "a"}, {Name: "b", AllowClients: []string{"mx1"}}}
+	c.NBD.TLS.Mode = TLSAllow
+	want = []string{"line 1: volumes[1].allow_clients: shuts out all clients but those on Unix sockets: without nbd.tls.client_ca none shows a certificate"}
+	if got := c.Warnings(); !slices.Equal(got, want) {
+		t.Errorf("Warnings = %q, want %q", got, want)
+	}
+	c.NBD.TLS.ClientCA = "/ca.pem"
+	if got := c.Warnings(); len(got) != 0 {
+		t.Errorf("Warnings with a client_ca = %q, want none", got)
+	}
 }
 
 func TestAutoExtentSize(t *testing.T) {

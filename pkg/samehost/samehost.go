@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strconv"
 	"strings"
 	"syscall"
 
@@ -11,7 +12,7 @@ import (
 )
 
 // oomScore leaves a process that has lost its mind within reach of the kernel.
-const oomScore = "-900"
+const oomScore = -900
 
 // A Result is what became of one protection.
 type Result struct {
@@ -78,8 +79,12 @@ func setIOFlusher() error {
 
 func setOOMScore() error {
 	const file = "/proc/self/oom_score_adj"
-	if b, err := os.ReadFile(file); err == nil && strings.HasPrefix(string(b), "-") && len(strings.TrimSpace(string(b))) >= len(oomScore) {
+	b, err := os.ReadFile(file)
+	if err != nil {
+		return err
+	}
+	if now, err := strconv.Atoi(strings.TrimSpace(string(b))); err == nil && now <= oomScore {
 		return nil // who started it has done so
 	}
-	return os.WriteFile(file, []byte(oomScore), 0)
+	return os.WriteFile(file, []byte(strconv.Itoa(oomScore)), 0)
 }
