@@ -116,6 +116,8 @@ Reasons to stay:
   headroom          the free slots of the target are kept for first writes
   target_full       no slot there, and nothing there that may leave
   target_unhealthy  the target takes no writes
+  wear              would pay, but the target's endurance leaves no more for today
+  parked            could not be moved, and is not tried again yet
   pinned            not to be moved`,
 		Example: "  tierctl relocation plan --limit 50",
 		Args:    args(),

@@ -43,6 +43,8 @@ func (pl *planner) verdict(a candidate, pos int) Reason {
 		case !ok || u.Slots == 0:
 		case !u.Writable:
 			r = ReasonUnhealthy
+		case u.wear < 1:
+			r = ReasonWear
 		case u.free > u.keep:
 			r = ReasonBudget
 		default:
@@ -62,7 +64,7 @@ func (pl *planner) verdict(a candidate, pos int) Reason {
 }
 
 // weight orders the verdicts of several tiers, the one closest to a move last.
-var weight = map[Reason]int{ReasonNoGain: 0, ReasonCooling: 1, ReasonUnhealthy: 2, ReasonFull: 3, ReasonHeadroom: 4, ReasonBudget: 5}
+var weight = map[Reason]int{ReasonNoGain: 0, ReasonCooling: 1, ReasonUnhealthy: 2, ReasonFull: 3, ReasonHeadroom: 4, ReasonWear: 5, ReasonBudget: 6}
 
 // swapVerdict returns why a was not exchanged for the coldest extent left in the
 // tier at position to.

@@ -41,6 +41,7 @@ type tierState struct {
 	perByte  float64 // seconds to copy a byte in or out
 	free     int64   // after the moves planned so far
 	keep     int64   // free slots that promotions must leave
+	wear     int64   // moves that its endurance still allows into it
 	eligible int64   // extents placed by heat that may move
 	taken    int64   // of these, planned to move
 	hist     histogram
@@ -96,6 +97,10 @@ func newPlanner(v View, p Policy) *planner {
 		if t.Bandwidth > 0 {
 			s.perByte = 1 / t.Bandwidth
 		}
+		s.wear = MaxMoves
+		if t.WearLimited && p.ExtentSize > 0 {
+			s.wear = max(t.WearBytes, 0) / p.ExtentSize
+		}
 		slowest = max(slowest, t.ID)
 		pl.tiers = append(pl.tiers, s)
 	}
@@ -137,6 +142,10 @@ func (pl *planner) collect(v View) {
 	v.Extents(func(e Extent) bool {
 		if e.Pinned {
 			pl.reject(ReasonPinned, 1)
+			return true
+		}
+		if e.Parked {
+			pl.reject(ReasonParked, 1)
 			return true
 		}
 		pos := pl.position(e.Tier)
@@ -232,6 +241,7 @@ func (pl *planner) move(c candidate, to int, r Reason, gain float64) {
 	}
 	from.free++
 	target.free--
+	target.wear--
 	if c.want.Kind == WantAuto {
 		from.taken++
 	}

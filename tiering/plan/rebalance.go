@@ -52,7 +52,7 @@ func (pl *planner) rebalanceMoves() {
 		t := pl.tiers[b.tier]
 		excess := (b.from.Utilisation - b.to.Utilisation) / 2
 		// Moves into the tier planned above may use this backing as well.
-		room := min(b.to.Free, t.free)
+		room := min(b.to.Free, t.free, t.wear)
 		for _, c := range b.hot.sorted() {
 			share := c.rate * t.delay // of the device's time
 			if room < 1 || excess <= 0 || share <= 0 || !pl.affordable(1) {
@@ -68,6 +68,7 @@ func (pl *planner) rebalanceMoves() {
 			} else {
 				pl.plan.Rejected[ReasonSettled]-- // it was counted among those that stay
 			}
+			t.wear--
 			pl.plan.BytesRebalance += pl.p.ExtentSize
 			pl.take(Move{
 				Key: c.key, From: t.ID, To: t.ID, FromBacking: b.from.ID, ToBacking: b.to.ID,

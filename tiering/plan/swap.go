@@ -75,7 +75,7 @@ func (pl *planner) offer(p *pair) (offer, bool) {
 	for {
 		p.hot = pl.skipTaken(l.hotList, p.hot)
 		p.cold = pl.skipTaken(u.coldList, p.cold)
-		if p.hot == len(l.hotList) {
+		if p.hot == len(l.hotList) || u.wear < 1 {
 			return offer{}, false
 		}
 		a := l.hotList[p.hot]
@@ -123,7 +123,7 @@ func (pl *planner) offer(p *pair) (offer, bool) {
 func (pl *planner) wayDown(p *pair) int {
 	for d := p.u + 1; d < len(pl.tiers); d++ {
 		t := pl.tiers[d]
-		if !t.Writable || t.delay <= pl.tiers[p.u].delay {
+		if !t.Writable || t.wear < 1 || t.delay <= pl.tiers[p.u].delay {
 			continue
 		}
 		if t.free > t.keep || d == p.l && (t.free > 0 || pl.tiers[p.u].free > 0) {

@@ -17,6 +17,10 @@ type Tier struct {
 	ServiceTime time.Duration
 	Bandwidth   float64 // sequential bytes per second; 0: not known, copies cost nothing
 	Writable    bool    // false: no move may go there
+	// WearLimited says that moves may write no more than WearBytes into the tier, which is
+	// what its endurance leaves for today.
+	WearLimited bool
+	WearBytes   int64
 }
 
 // WantKind says what a volume's or an extent's policy asks for.
@@ -43,6 +47,7 @@ type Extent struct {
 	Backing   extent.BackingID
 	Want      Want
 	Pinned    bool    // not to be moved, whatever its heat or policy
+	Parked    bool    // moves of it failed a short while ago: not to be tried yet
 	Heat      float64 // slow-device seconds per second
 	Age       uint32  // cycles since its first access
 	SinceMove uint32  // cycles since its last move; NeverMoved if it never was
@@ -124,6 +129,8 @@ const (
 	ReasonFull      Reason = "target_full"      // no slot, and nothing there that may leave
 	ReasonUnhealthy Reason = "target_unhealthy" // the target takes no writes
 	ReasonYoung     Reason = "young"            // not known long enough
+	ReasonWear      Reason = "wear"             // would pay, but the target's endurance leaves no more for today
+	ReasonParked    Reason = "parked"           // could not be moved, and is not to be tried again yet
 	ReasonSettled   Reason = "settled"          // its policy is fulfilled
 )
 
@@ -132,7 +139,7 @@ const (
 var (
 	MoveReasons = []Reason{ReasonHot, ReasonCold, ReasonPolicy, ReasonRoom, ReasonBalance, ReasonCache, ReasonDrain, ReasonSuspect}
 	StayReasons = []Reason{ReasonBudget, ReasonHeadroom, ReasonCooling, ReasonNoGain, ReasonPinned,
-		ReasonFull, ReasonUnhealthy, ReasonYoung, ReasonSettled}
+		ReasonFull, ReasonUnhealthy, ReasonYoung, ReasonSettled, ReasonWear, ReasonParked}
 )
 
 // Move proposes to relocate one extent. It is re-validated before it is carried

@@ -72,6 +72,9 @@ func (pl *planner) policyMove(c candidate) Reason {
 		case !t.Writable:
 			reason = first(reason, ReasonUnhealthy)
 			continue
+		case t.wear < 1:
+			reason = first(reason, ReasonWear)
+			continue
 		case !pl.affordable(1):
 			return ReasonBudget
 		case t.free > t.keep, t.free > 0 && t.ID > from.ID: // headroom bars promotions only
@@ -95,6 +98,9 @@ func (pl *planner) policyMove(c candidate) Reason {
 			continue
 		case none, !from.Writable, from.free < 1 && t.free < 1:
 			reason = first(reason, ReasonFull)
+			continue
+		case from.wear < 1: // what leaves would have to go there
+			reason = first(reason, ReasonWear)
 			continue
 		case !pl.affordable(2):
 			return ReasonBudget
@@ -150,7 +156,7 @@ func (pl *planner) emergencyMoves() {
 func (pl *planner) roomBelow(id extent.TierID) int {
 	for below := int(id) + 1; below < len(pl.rank); below++ {
 		pos := pl.rank[below]
-		if pos >= 0 && pl.tiers[pos].Writable && pl.tiers[pos].free > pl.tiers[pos].keep {
+		if pos >= 0 && pl.tiers[pos].Writable && pl.tiers[pos].wear > 0 && pl.tiers[pos].free > pl.tiers[pos].keep {
 			return pos
 		}
 	}
