@@ -42,6 +42,7 @@ type buffers struct {
 	shards  [shardCount]shard
 	dropped atomic.Uint64
 	hurry   chan struct{}
+	inOrder bool // all touches go to the first shard, see Tracker.InOrder
 
 	mu    sync.Mutex
 	full  []*batch
@@ -62,7 +63,10 @@ func newBuffers() *buffers {
 // was just descheduled, is passed over, and if no shard or no buffer is to be had
 // the touch is lost and counted.
 func (b *buffers) push(t touch) {
-	first := rand.Uint32()
+	first := uint32(0)
+	if !b.inOrder {
+		first = rand.Uint32()
+	}
 	for i := range uint32(shardCount) {
 		s := &b.shards[(first+i)&(shardCount-1)]
 		if !s.mu.TryLock() {

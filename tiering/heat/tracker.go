@@ -61,6 +61,11 @@ func New(p Params, size extent.Size, now time.Time) *Tracker {
 	return t
 }
 
+// InOrder makes t apply touches in the order in which they are made. Sums depend on
+// it in their last bits, and a replay has to come to the same scores each time. Call
+// it before the first access; from then on t is for one goroutine.
+func (t *Tracker) InOrder() { t.buf.inOrder = true }
+
 // Params returns the settings the tracker was made with.
 func (t *Tracker) Params() Params { return t.p }
 
