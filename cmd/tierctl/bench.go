@@ -36,9 +36,10 @@ checks that every answered write is there. A write that was in flight may be.
 After a power cut add --after-cut: then what was answered before the last FLUSH
 (--flush-every, --fua) must be there, and anything later may be.
 
-A trace (vscsi, int32 pages, ARC .lis, MSR or SPC csv, fio iolog; plain, zstd,
-xz or gzip) is replayed at its own times divided by --speed; --speed 0 sends as
-fast as the server answers. A trace without time is always sent that way.
+A trace (vscsi, int32 pages, ARC .lis, MSR or SPC csv, fio iolog, blkparse text,
+MQSim; plain, zstd, xz or gzip) is replayed at its own times divided by --speed;
+--speed 0 sends as fast as the server answers. A trace without time is always sent
+that way.
 
 The exit code is 3 if data differed from what was written, and 1 if operations
 failed.`

@@ -24,6 +24,21 @@
 //	iolog  text of fio, versions 2 and 3. Version 2 tells time by "wait" lines
 //	       alone, each with microseconds after the wait before it; version 3
 //	       has milliseconds in front of each line
+//	blkparse  the default output of blkparse(1), "device cpu number seconds pid
+//	       action rwbs sector + sectors [process]", in sectors of 512 bytes, with
+//	       what -t adds; options that change the format (-f) are not understood.
+//	       One kind of event stands for a request: Q (queued), or D (issued) if
+//	       the first 64 KiB have no Q, or C (completed) if neither. Other events,
+//	       messages, commands passed through, and lines that do not begin with
+//	       "major,minor", as those of the summary, are skipped. Of RWBS (see
+//	       fill_rwbs in blkparse_fmt.c) D is a trim, a leading F without a range
+//	       a flush, with one a write; S, M, A and F in the end change nothing.
+//	       A request that passes through a stack of devices is there once for
+//	       each: give blkparse one of them
+//	mqsim  text of MQSim (traces of ASCII_Trace_Definition.h), "time device start
+//	       sectors type": nanoseconds, 512-byte sectors, 0 for a write, 1 for a
+//	       read. Recognised if all of the first 64 KiB are such lines in order of
+//	       time, or by the file's name if it ends in .mqsim
 //
 // # Time
 //

@@ -83,6 +83,10 @@ func newParser(f Format, buf *bufio.Reader, head []byte) (parser, error) {
 		return &spcParser{lines{r: buf}}, nil
 	case Iolog:
 		return newIologParser(buf, head)
+	case Blkparse:
+		return newBlkparseParser(buf, head), nil
+	case MQSim:
+		return &mqsimParser{lines{r: buf}}, nil
 	case "":
 		return nil, ErrUnknownFormat
 	}
@@ -179,6 +183,9 @@ func Detect(name string, head []byte) Format {
 	if f := detectText(head); f != "" {
 		return f
 	}
+	if isMQSim(head) || strings.EqualFold(filepath.Ext(name), ".mqsim") && parsesAs(MQSim, firstLine(head)) {
+		return MQSim
+	}
 	switch strings.ToLower(filepath.Ext(name)) {
 	case ".trace", ".pages", ".i32":
 		if isPages(head) {
@@ -234,7 +241,7 @@ func detectText(head []byte) Format {
 		if _, err := iologVersion(s); err == nil {
 			return Iolog
 		}
-		for _, f := range []Format{MSR, SPC, ARC} {
+		for _, f := range []Format{Blkparse, MSR, SPC, ARC} {
 			if parsesAs(f, s) {
 				return f
 			}
@@ -243,9 +250,18 @@ func detectText(head []byte) Format {
 	return ""
 }
 
+func firstLine(head []byte) string {
+	line, _, _ := bytes.Cut(head, []byte{'\n'})
+	return string(line)
+}
+
 func parsesAs(f Format, line string) bool {
 	var err error
 	switch f {
+	case Blkparse:
+		_, err = parseEvent(line)
+	case MQSim:
+		_, err = parseMQSim(line)
 	case MSR:
 		_, err = parseMSR(line)
 	case SPC:

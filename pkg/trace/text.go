@@ -81,6 +81,67 @@ func parseARC(s string) (Record, error) {
 	return Record{Offset: off, Length: length}, err
 }
 
+type mqsimParser struct{ lines }
+
+func (p *mqsimParser) timed() bool { return true }
+
+func (p *mqsimParser) next() (Record, bool, error) { return p.record(parseMQSim) }
+
+// parseMQSim parses "4851300 1 524288 16 0".
+func parseMQSim(s string) (Record, error) {
+	f := strings.Fields(s)
+	if len(f) != 5 {
+		return Record{}, fmt.Errorf("%w: %d fields, want 5", ErrMalformed, len(f))
+	}
+	ns, err := number(f[0])
+	if err != nil {
+		return Record{}, err
+	}
+	var rec Record
+	if rec.Time, err = scaled(ns, time.Nanosecond); err != nil {
+		return Record{}, err
+	}
+	switch f[4] {
+	case "0":
+		rec.Write = true
+	case "1":
+	default:
+		return Record{}, fmt.Errorf("%w: operation %.40q", ErrMalformed, f[4])
+	}
+	disk, err := number(f[1])
+	if err != nil {
+		return Record{}, err
+	}
+	if disk > math.MaxInt32 {
+		return Record{}, fmt.Errorf("%w: device %d", ErrMalformed, disk)
+	}
+	rec.Disk = int(disk)
+	return rec, fillBlocks(&rec, f[2], f[3])
+}
+
+// isMQSim reports whether head, which may end in the middle of a line, has nothing
+// but lines of an MQSim trace, in order of time, as MQSim wants them. Lines of five
+// numbers, the last of them 0 or 1, are so common that one line is no proof.
+func isMQSim(head []byte) bool {
+	var last time.Duration
+	n := 0
+	for line := range bytes.Lines(head) {
+		if n > 0 && !bytes.HasSuffix(line, []byte{'\n'}) {
+			break
+		}
+		if len(bytes.TrimSpace(line)) == 0 {
+			continue
+		}
+		rec, err := parseMQSim(string(line))
+		if err != nil || rec.Time < last {
+			return false
+		}
+		last = rec.Time
+		n++
+	}
+	return n > 0
+}
+
 type msrParser struct{ lines }
 
 func (p *msrParser) timed() bool { return true }

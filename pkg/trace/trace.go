@@ -34,7 +34,8 @@ type Record struct {
 	Flush bool
 	// Offset and Length are the range in bytes, neither of them negative, nor their sum.
 	Offset, Length int64
-	// Disk is the number of the disk where one trace tells of many (msr, spc, iolog).
+	// Disk is the number of the disk where one trace tells of many (msr, spc, iolog,
+	// mqsim, blkparse: major<<20 | minor).
 	Disk int
 }
 
@@ -57,16 +58,18 @@ type Format string
 
 // The formats.
 const (
-	VSCSI Format = "vscsi"
-	Pages Format = "pages"
-	ARC   Format = "arc"
-	MSR   Format = "msr"
-	SPC   Format = "spc"
-	Iolog Format = "iolog"
+	VSCSI    Format = "vscsi"
+	Pages    Format = "pages"
+	ARC      Format = "arc"
+	MSR      Format = "msr"
+	SPC      Format = "spc"
+	Iolog    Format = "iolog"
+	Blkparse Format = "blkparse"
+	MQSim    Format = "mqsim"
 )
 
 // Formats lists every format.
-func Formats() []Format { return []Format{VSCSI, Pages, ARC, MSR, SPC, Iolog} }
+func Formats() []Format { return []Format{VSCSI, Pages, ARC, MSR, SPC, Iolog, Blkparse, MQSim} }
 
 // A parser turns bytes into records of untreated time. skip is true for an
 // entry that is no request.

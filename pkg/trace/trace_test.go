@@ -28,6 +28,31 @@ func vscsiRecord(op uint16, length uint32, block, us uint64) []byte {
 	return b[:]
 }
 
+// blkparseText is what blkparse writes of a few requests: messages, other events
+// of the same requests, a command that is passed through, and a summary.
+const blkparseText = `  8,0    0        0     0.000000000     0  m   N cfq697S alloced
+  8,0    3        1     0.000000000   697  Q   W 223490 + 8 [kjournald]
+  8,0    3        2     0.000000829   697  G   W 223490 + 8 [kjournald]
+  8,0    3        3     0.000001250   697  P   N [kjournald]
+  8,0    3        4     0.000002500   697  D   W 223490 + 8 [kjournald]
+259,3    1        1     0.001000001    12  Q  RA 10 + 1 [a b]
+  8,0    1        2     0.002000000    12  Q  RM 20 + 1 [c]
+  8,0    1        3     0.003000000    12  Q  DS 2048 + 2048 [fstrim]
+  8,0    1        4     0.004000000    12  Q FWS [d]
+  8,0    1        5     0.004000001    12  Q   R 6 (12 00 00 ..) [inquiry]
+  8,0    1        6     0.005000000    12  Q FWFSM 0 + 8 [jbd2/sda1-8]
+  8,0    0        7     0.005000100     0  C   W 223490 + 8 [0]
+  8,0    0        8     0.005000200     0 UT   N [swapper] 1
+  8,0    1        9     1.000000000    12  Q   R 8589934592 + 1 [e]
+CPU0 (sda):
+ Reads Queued:           3,        1KiB	 Writes Queued:           2,        8KiB
+
+Total (sda):
+ IO unplugs:             1        	 Timer unplugs:           1
+
+Throughput (R/W): 1KiB/s / 8KiB/s
+`
+
 // samples has a small trace of each format and what it says.
 func samples() map[string]struct {
 	data  string
@@ -88,6 +113,30 @@ func samples() map[string]struct {
 			{Offset: 4096, Length: 512},
 			{Time: 7 * ms, Flush: true},
 		}, true, 1},
+		"blkparse": {blkparseText, "sda.txt", []Record{
+			{Write: true, Offset: 223490 * 512, Length: 4096, Disk: 8 << 20},
+			{Time: 1_000_001, Offset: 10 * 512, Length: 512, Disk: 259<<20 | 3},
+			{Time: ms * 2, Offset: 20 * 512, Length: 512, Disk: 8 << 20},
+			{Time: ms * 3, Trim: true, Offset: 2048 * 512, Length: 1 << 20, Disk: 8 << 20},
+			{Time: ms * 4, Flush: true, Disk: 8 << 20},
+			{Time: ms * 5, Write: true, Offset: 0, Length: 4096, Disk: 8 << 20},
+			{Time: time.Second, Offset: 1 << 42, Length: 512, Disk: 8 << 20},
+		}, true, 14},
+		"blkparse without Q": {"8,0 3 1 7.5 1 D R 8 + 8 (     120) [a]\n8,0 3 1 7.6 1 C R 8 + 8 (     120) [0]\n", "x", []Record{
+			{Offset: 4096, Length: 4096, Disk: 8 << 20},
+		}, true, 1},
+		"blkparse completed": {"8,0 3 1 7.5 0 C RA 8 + 8 [0]\n8,0 3 1 7.6 0 C FN 0 [0]\n", "x", []Record{
+			{Offset: 4096, Length: 4096, Disk: 8 << 20},
+			{Time: 100 * ms, Flush: true, Disk: 8 << 20},
+		}, true, 0},
+		"mqsim": {"4851300 1 524288 16 0\n\n4864300 1 8 1 1", "trace", []Record{
+			{Write: true, Offset: 1 << 28, Length: 8192, Disk: 1},
+			{Time: 13 * us, Offset: 4096, Length: 512, Disk: 1},
+		}, true, 1},
+		"mqsim by name": {"5 0 8 1 1\n4 0 8 1 0\n", "a.mqsim", []Record{
+			{Offset: 4096, Length: 512},
+			{Write: true, Offset: 4096, Length: 512},
+		}, true, 0},
 		"iolog without waits": {"fio version 2 iolog\na write 0 512\na write 512 512\n", "x", []Record{
 			{Write: true, Length: 512},
 			{Time: Tick, Write: true, Offset: 512, Length: 512},
@@ -200,6 +249,19 @@ func TestMalformed(t *testing.T) {
 		{"msr time", MSR, "128166372003061629,usr,0,Read,1,2,3\n18446744073709551615,usr,0,Read,1,2,3\n"},
 		{"spc time", SPC, "0,1,2,r,0\n0,1,2,r,NaN\n"},
 		{"spc length", SPC, "0,1,2,r,0\n0,1,-2,r,1\n"},
+		{"blkparse torn", Blkparse, blkparseText + "  8,0    3        1     0.00"},
+		{"blkparse time", Blkparse, "8,0 3 1 9223372036.0 697 Q W 223490 + 8 [k]\n"},
+		{"blkparse fraction", Blkparse, "8,0 3 1 0.0000000001 697 Q W 223490 + 8 [k]\n"},
+		{"blkparse kind", Blkparse, "8,0 3 1 0.0 697 Q X 223490 + 8 [k]\n"},
+		{"blkparse letters", Blkparse, "8,0 3 1 0.0 697 Q W1 223490 + 8 [k]\n"},
+		{"blkparse sector", Blkparse, "8,0 3 1 0.0 697 Q W 36028797018963968 + 8 [k]\n"},
+		{"blkparse sectors", Blkparse, "8,0 3 1 0.0 697 Q W 8 + x [k]\n"},
+		{"blkparse cpu", Blkparse, "8,0 - 1 0.0 697 Q W 8 + 8 [k]\n"},
+		{"blkparse without events", Blkparse, "CPU0 (sda):\n"},
+		{"mqsim fields", MQSim, "1 0 8 8 0\n2 0 8 8\n"},
+		{"mqsim type", MQSim, "1 0 8 8 0\n2 0 8 8 2\n"},
+		{"mqsim time", MQSim, "1 0 8 8 0\n9223372036854775808 0 8 8 0\n"},
+		{"mqsim device", MQSim, "1 0 8 8 0\n2 2147483648 8 8 0\n"},
 		{"iolog action", Iolog, "fio version 2 iolog\na erase 0 1\n"},
 		{"iolog fields", Iolog, "fio version 2 iolog\na read 0\n"},
 	}
@@ -220,6 +282,33 @@ func TestMalformed(t *testing.T) {
 	for _, data := range []string{"", "hello\n", "\x00\x01"} {
 		if _, err := NewReader(strings.NewReader(data), "x.bin", ""); !errors.Is(err, ErrUnknownFormat) {
 			t.Errorf("%q: %v, want ErrUnknownFormat", data, err)
+		}
+	}
+}
+
+// Formats of numbers in columns, and binary ones that look like text, are told apart.
+func TestDetect(t *testing.T) {
+	tests := []struct {
+		name, head string
+		want       Format
+	}{
+		{"x", "1 8 0 0\n2 8 0 1\n", ARC},
+		{"x.mqsim", "1 8 0 0\n2 8 0 1\n", ARC}, // four columns, whatever it is called
+		{"x", "1 0 8 8 0\n2 0 8 8 1\n3 0 8", MQSim},
+		{"x", "2 0 8 8 0\n1 0 8 8 1\n", ""}, // time goes back: some other five columns
+		{"x.mqsim", "2 0 8 8 0\n1 0 8 8 1\n", MQSim},
+		{"x", "1 0 8 8 0\n2 0 8 8 7\n", ""}, // no type of request
+		{"x.mqsim", "2 0 8 8 7\n", ""},
+		{"x", "0.5 0 8 8 0\n", ""}, // DiskSim's, whose times are fractions
+		{"x.trace", "1 0 8 8 0\n", MQSim},
+		{"x.trace", "\x01\x00\x00\x00", Pages},
+		{"x.lis", "8,0 3 1 0.0 697 Q W 8 + 8 [k]\n", Blkparse},
+		{"x", "CPU0 (sda):\n8,0 3 1 0.0 697 Q W 8 + 8 [a,b,w,1]\n", Blkparse},
+		{"x", "0,1,2,r,0\n", SPC},
+	}
+	for _, tt := range tests {
+		if got := Detect(tt.name, []byte(tt.head)); got != tt.want {
+			t.Errorf("Detect(%q, %q) = %q, want %q", tt.name, tt.head, got, tt.want)
 		}
 	}
 }
@@ -335,6 +424,9 @@ func FuzzARC(f *testing.F)   { fuzzFormat(f, ARC) }
 func FuzzMSR(f *testing.F)   { fuzzFormat(f, MSR) }
 func FuzzSPC(f *testing.F)   { fuzzFormat(f, SPC) }
 func FuzzIolog(f *testing.F) { fuzzFormat(f, Iolog) }
+
+func FuzzBlkparse(f *testing.F) { fuzzFormat(f, Blkparse) }
+func FuzzMQSim(f *testing.F)    { fuzzFormat(f, MQSim) }
 
 // FuzzDetect lets any bytes through the detection and the decompressors.
 func FuzzDetect(f *testing.F) {
