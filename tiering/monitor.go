@@ -179,7 +179,7 @@ func (m *monitor) plan(now time.Time) (plan.Plan, []*tier) {
 	m.mu.Unlock()
 	p := m.pool
 	pol := plan.Defaults(p.size.Bytes())
-	pol.Cycle, pol.Hysteresis, pol.Headroom = o.Cycle, o.Hysteresis, o.Headroom
+	pol.Hysteresis, pol.Headroom = o.Hysteresis, o.Headroom
 	pol.AccessTime, pol.Horizon = p.opts.Heat.Position, p.opts.Heat.LongHalfLife
 	pol.BudgetBytes = m.budgetBytes(o, now)
 	if o.Planner != nil {

@@ -19,10 +19,10 @@
 // nothing has to be swept as time passes. Once t is 60 short half-lives beyond
 // it, the landmark moves and all sums are scaled. The rate at t is
 //
-//	R = X * 2^(-(t-t0)/h) * ln2/h / (1 - 2^(-age/h))
+//	R = X * 2^(-(t-t0)/h) * ln2/h / (1 - 2^(-(age+h)/h))
 //
 // and the heat omega*R_S + (1-omega)*R_L. The divisor makes young extents
-// comparable with old ones.
+// comparable with old ones, which it doubles at most (score.go has the reason).
 //
 // Heat is a hint (invariant 1 of the project): losing it costs speed and
 // nothing else. So touches may be dropped under overload, and are counted.

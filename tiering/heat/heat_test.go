@@ -39,8 +39,9 @@ func near(t *testing.T, what string, got, want, rel float64) {
 	}
 }
 
-// TestSteadyRate: k accesses of weight w a second make a heat of k*w, from the
-// first cycle on.
+// TestSteadyRate: k accesses of weight w a second make a heat of k*w, once the extent
+// was known for some half-lives. Before that it is less, as if it had been idle for one
+// half-life before it was known: after one half-life two thirds.
 func TestSteadyRate(t *testing.T) {
 	p := testParams()
 	tr := newTracker(t, p)
@@ -56,11 +57,12 @@ func TestSteadyRate(t *testing.T) {
 			tr.Drain(now)
 		}
 		tr.Tick(now)
-		if cycle == 1 || cycle == 10 || cycle == 600 {
+		if cycle == 1 || cycle == 12 || cycle == 600 {
 			s := v.Heat(5, now)
-			near(t, "heat", s.Heat, 0.3*weight, 0.03)
-			near(t, "short", s.Short, 0.3*weight, 0.03)
-			near(t, "long", s.Long, 0.3*weight, 0.03)
+			short, long := 0.3*weight*trust(cycle, 12), 0.3*weight*trust(cycle, 288)
+			near(t, "heat", s.Heat, 0.2*short+0.8*long, 0.03)
+			near(t, "short", s.Short, short, 0.03)
+			near(t, "long", s.Long, long, 0.03)
 			if s.IOs != uint32(90*cycle) || s.Age != uint32(cycle) || s.SinceMove != NeverMoved {
 				t.Errorf("cycle %d: got %+v", cycle, s)
 			}
@@ -69,6 +71,13 @@ func TestSteadyRate(t *testing.T) {
 	if s := v.Heat(6, now); s.Heat != 0 || s.Age != 0 {
 		t.Errorf("extent never touched: got %+v", s)
 	}
+}
+
+// trust is the share of a steady rate that is told of an extent known for age cycles,
+// the half-life being h cycles.
+func trust(age, h int) float64 {
+	x := math.Exp2(-float64(age) / float64(h))
+	return (1 - x) / (1 - x/2)
 }
 
 func TestDecay(t *testing.T) {

@@ -17,8 +17,10 @@
 // keeps extents of about the same heat from changing places for ever. The move is
 // worth its copies if
 //
-//	g * min(H0, age of a) > kappa * c,  c = size * sum over the copies of (1/bw_from + 1/bw_to)
+//	g * H0 > kappa * c,  c = size * sum over the copies of (1/bw_from + 1/bw_to)
 //
+// The horizon H0 is the same for young extents and old ones: that what is known of a
+// young one may not last is in its heat already (package heat).
 // An extent that moved less than Residence cycles ago has to earn four times that.
 // If nothing gains, the plan is empty.
 //

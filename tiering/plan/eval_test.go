@@ -178,9 +178,6 @@ func replay(t *testing.T, trace []access, o evalOptions) evalResult {
 	p.Headroom = max(p.Headroom, 1e-9) // that one slot
 	p.AccessTime = time.Second         // the heat below is a rate already
 	p.BudgetBytes = 2 * int64(math.Round(o.budget*float64(n))) * evalExtent
-	if p.Cycle == 0 {
-		p.Cycle = 5 * time.Minute
-	}
 
 	var res evalResult
 	var sum float64
@@ -216,9 +213,9 @@ func replay(t *testing.T, trace []access, o evalOptions) evalResult {
 				}
 				if born[e] >= 0 {
 					x.Age = uint32(c + 1 - born[e])
-					young := func(h float64) float64 { return 1 - math.Exp2(-float64(x.Age)/h) }
+					young := func(h float64) float64 { return 1 - math.Exp2(-float64(x.Age)/h-1) }
 					x.Heat = o.weight*short[e]*norm(o.short)/young(o.short) + (1-o.weight)*long[e]*norm(o.long)/young(o.long)
-					x.Heat /= p.Cycle.Seconds()
+					x.Heat /= (5 * time.Minute).Seconds()
 				}
 				if moved[e] >= 0 {
 					x.SinceMove = uint32(c - moved[e])

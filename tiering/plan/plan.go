@@ -56,13 +56,13 @@ type tierState struct {
 }
 
 type planner struct {
-	p      Policy
-	tiers  []*tierState // fastest first, by service time
-	rank   []int        // position in tiers, by TierID; -1: no such tier
-	access float64      // seconds of heat per access
-	cycle  float64      // seconds
-	left   int64        // bytes of the budget
-	limit  int          // most moves the budget allows
+	p       Policy
+	tiers   []*tierState // fastest first, by service time
+	rank    []int        // position in tiers, by TierID; -1: no such tier
+	access  float64      // seconds of heat per access
+	horizon float64      // seconds that a gain is trusted to last
+	left    int64        // bytes of the budget
+	limit   int          // most moves the budget allows
 
 	wants    []*selection // by position of the tier the extents lie in: policy not fulfilled
 	balance  []*balancer
@@ -74,11 +74,11 @@ type planner struct {
 
 func newPlanner(v View, p Policy) *planner {
 	pl := &planner{
-		p:     p,
-		cycle: p.Cycle.Seconds(),
-		left:  p.BudgetBytes,
-		taken: map[extent.Key]struct{}{},
-		plan:  Plan{Rejected: map[Reason]int64{}},
+		p:       p,
+		horizon: p.Horizon.Seconds(),
+		left:    p.BudgetBytes,
+		taken:   map[extent.Key]struct{}{},
+		plan:    Plan{Rejected: map[Reason]int64{}},
 	}
 
 	// The budget in moves.
@@ -156,7 +156,6 @@ func (pl *planner) collect(v View) {
 		c := candidate{
 			key:     e.Key,
 			rate:    e.Heat / pl.access,
-			horizon: pl.horizon(e.Age),
 			tier:    uint8(pos),
 			backing: e.Backing,
 			cooling: e.SinceMove < pl.p.Residence,
@@ -197,16 +196,6 @@ func (pl *planner) collect(v View) {
 // moves that the budget allows, since not each will do, and a few to explain
 // themselves when it allows none.
 func (pl *planner) listLen() int { return pl.limit + pl.limit/4 + 16 }
-
-// horizon returns the seconds that the heat of an extent known for age cycles is
-// trusted to last.
-func (pl *planner) horizon(age uint32) float64 {
-	known := float64(max(age, 1)) * pl.cycle
-	if h := pl.p.Horizon.Seconds(); h > 0 {
-		return min(h, known)
-	}
-	return known
-}
 
 func (pl *planner) position(id extent.TierID) int {
 	if int(id) >= len(pl.rank) {

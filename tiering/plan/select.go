@@ -11,7 +11,6 @@ import (
 type candidate struct {
 	key     extent.Key
 	rate    float64 // random accesses per second
-	horizon float64 // seconds that its heat is trusted to last
 	tier    uint8   // position in planner.tiers
 	backing extent.BackingID
 	cooling bool

@@ -145,7 +145,7 @@ func (pl *planner) skipTaken(list []candidate, i int) int {
 // it is worth the copies. With down = l it is
 //
 //	g = (r_a - (1+eta) r_b) (d_l - d_u)
-//	g * min(H0, age) > kappa * c,  c = moves * size * (1/bw_l + 1/bw_u)
+//	g * H0 > kappa * c,  c = moves * size * (1/bw_l + 1/bw_u)
 //
 // An extent that has only just moved has to earn several times that, or, without
 // a cost to compare with, stays for its residence.
@@ -168,5 +168,5 @@ func (pl *planner) pays(a candidate, b *candidate, l, u, down *tierState) (gain 
 		}
 		need *= residenceFactor
 	}
-	return gain, gain*a.horizon > need
+	return gain, need == 0 || gain*pl.horizon > need
 }

@@ -76,9 +76,8 @@ type View struct {
 
 // Policy holds the planner's settings. Start from Defaults.
 type Policy struct {
-	ExtentSize  int64         // bytes
-	BudgetBytes int64         // bytes that all moves of this plan may write together; negative: no limit
-	Cycle       time.Duration // length of a cycle: the unit of Age and SinceMove
+	ExtentSize  int64 // bytes
+	BudgetBytes int64 // bytes that all moves of this plan may write together; negative: no limit
 	// AccessTime is the device time that one random access adds to the heat
 	// (heat.Params.Position), to get back from heat to accesses per second. 0:
 	// the ServiceTime of the slowest tier.
@@ -86,10 +85,10 @@ type Policy struct {
 	Hysteresis float64       // eta: a swap must win by this share of the victim's heat
 	Headroom   float64       // share of each tier but the slowest that promotions leave free
 	Emergency  float64       // demote the coldest while less than this share is free; 0: never
-	Residence  uint32        // cycles a moved extent is left alone, unless its gain is ResidenceFactor times what is needed
+	Residence  uint32        // cycles a moved extent is left alone, unless it gains four times what is needed
 	CostFactor float64       // kappa: gain over the horizon must exceed this many times the copy's device time; 0: no cost gate
 	MinAge     uint32        // cycles an extent must have been known before heat moves it
-	Horizon    time.Duration // H0: how long a placement is trusted to pay, at most; the extent's age bounds it too
+	Horizon    time.Duration // H0: how long a gain is trusted to last
 	Spread     float64       // utilisation spread within a tier above which it is evened out; 0: never
 }
 
@@ -175,12 +174,11 @@ type Plan struct {
 func (p Plan) Bytes() int64 { return p.BytesUp + p.BytesDown + p.BytesRebalance }
 
 // Defaults returns the settings measured or proposed for a pool with extents of
-// size bytes and a cycle of five minutes, without a budget.
+// size bytes, without a budget.
 func Defaults(size int64) Policy {
 	return Policy{
 		ExtentSize:  size,
 		BudgetBytes: -1,
-		Cycle:       5 * time.Minute,
 		Hysteresis:  0.25,
 		Headroom:    0.02,
 		Emergency:   0,
