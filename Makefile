@@ -93,8 +93,8 @@ microbench: ## the Go benchmarks of all packages (BENCH=regexp)
 	$(GO) test -run '^$$' -bench '$(BENCH)' -benchmem ./nbd/... ./pkg/... ./tiering/...
 
 .PHONY: eval
-eval: ## replay traces against the planner and compare with the reference figures
-	$(GO) test -count=1 -v -run Evaluation ./tiering/plan
+eval: ## replay real traces against the planner and compare with the reference figures and bounds
+	$(GO) test -count=1 -v -run '^TestEvaluation$$' ./tiering/simulate
 
 .PHONY: cover
 cover: ## coverage of the unit tests by package, and coverage.html in bin/

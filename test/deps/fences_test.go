@@ -70,6 +70,8 @@ var fences = []fence{
 		"policy is a pure function of what it is shown, so that it can be replayed"},
 	{"tiering/schedule", []string{"tiering/extent", "pkg/units", "pkg/clock"}, policyNot,
 		"policy holds no file and is told the time, so that it can be replayed"},
+	{"tiering/simulate", []string{"tiering/extent", "tiering/heat", "tiering/plan", "tiering/schedule", "tiering/simulate/bound", "pkg/trace", "pkg/units"}, policyNot,
+		"the simulator replays policy, and what it is given to read; it knows neither pool nor daemon"},
 
 	{"pkg/backing", []string{"pkg/clock", "pkg/units", "golang.org/x/sys/unix"}, []string{"net"}, "a store knows nothing of tiers"},
 	{"pkg/backing/...", []string{"pkg/backing", "pkg/clock"}, nil, "what wraps a store knows nothing of tiers"},

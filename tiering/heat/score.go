@@ -31,7 +31,7 @@ const NeverMoved = ^uint32(0)
 // known it was idle for that long: with 1 - 2^(-age/h), the factor of an unbiased
 // estimate, a single access of a new extent outweighs the habits of an old one, and
 // what ranks by it serves real traces worse than no correction at all (by 1 to 2 % of
-// latency; tiering/plan, TestEvaluation). Ages are whole cycles, one at least.
+// latency; TestEvaluation of package simulate). Ages are whole cycles, one at least.
 type moment struct {
 	short, long float64 // factors of S and L but for the age
 	weight      float64

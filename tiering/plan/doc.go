@@ -57,6 +57,6 @@
 // up; the others have no gain.
 //
 // The hysteresis, greedy order and half-lives were measured by replaying real
-// traces (TestEvaluation); the cost factor, horizon, residence and spread are
+// traces (TestEvaluation of package simulate); the cost factor, horizon, residence and spread are
 // proposals.
 package plan

@@ -1,0 +1,81 @@
+package simulate_test
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"math"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"tierd/pkg/trace"
+	"tierd/tiering/simulate"
+)
+
+// traceFile returns a real trace. They are outside of the repository: the tests say
+// so and skip where they are not at hand.
+func traceFile(tb testing.TB, name string) simulate.Source {
+	tb.Helper()
+	path := filepath.Join("..", "..", "..", "shared", "traces", name)
+	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
+		tb.Skipf("trace not available: %v", err)
+	}
+	return simulate.Source{Name: name, Open: func() (trace.Reader, error) { return trace.Open(path) }}
+}
+
+// TestEvaluation replays real traces in the setting of the reference figures, in
+// mean milliseconds per access, and with the default settings.
+func TestEvaluation(t *testing.T) {
+	if testing.Short() {
+		t.Skip("replays millions of accesses")
+	}
+	for _, tc := range []struct {
+		name                         string
+		static, planner, clairvoyant float64
+	}{
+		{"cloudPhysicsIO.vscsi", 15.70, 11.81, 7.41},
+		{"cloudphysics-w106.trace.xz", 6.95, 5.11, 4.45},
+		{"arc-P6.lis.zst", 12.98, 6.71, 5.58},
+		{"arc-P3.lis.zst", 14.96, 8.54, 6.40},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			src := traceFile(t, tc.name)
+			evaluate := func(preset string, s simulate.Settings, policies ...string) *simulate.Report {
+				rep, err := simulate.Run(context.Background(), src, []simulate.Layout{simulate.PaperLayout()}, policies, s)
+				if err != nil {
+					t.Fatal(err)
+				}
+				for _, p := range rep.Policies {
+					t.Logf("%-10s %-12s %6.3f ms, %4d moves up, %4d down, top tier serves %2.0f %%", preset, p.Name, p.MeanMS, p.Promotions, p.Demotions, 100*p.TierShare[0])
+				}
+				return rep
+			}
+			rep := evaluate("paper-eval", simulate.PaperEval(), simulate.Policies()...)
+			if got := byName(t, rep, simulate.Static).MeanMS; math.Abs(got/tc.static-1) > 0.005 {
+				t.Errorf("static: got %.3f ms, want %.2f within 0.5 %%", got, tc.static)
+			}
+			if got := byName(t, rep, simulate.Planner).MeanMS; got > tc.planner*1.005 {
+				t.Errorf("planner: got %.3f ms, want %.2f, 0.5 %% more at most", got, tc.planner)
+			}
+			if got := byName(t, rep, simulate.Clairvoyant).MeanMS; math.Abs(got/tc.clairvoyant-1) > 0.05 {
+				t.Errorf("clairvoyant: got %.3f ms, want %.2f within 5 %%", got, tc.clairvoyant)
+			}
+			rep = evaluate("defaults", simulate.Defaults(), simulate.Planner)
+			if got := rep.Policies[0].MeanMS; got > tc.static*1.01 {
+				t.Errorf("defaults: got %.3f ms, want no more than doing nothing, %.2f", got, tc.static)
+			}
+		})
+	}
+}
+
+// BenchmarkReplay replays 5.3 million references with the daemon's heat and planner.
+func BenchmarkReplay(b *testing.B) {
+	src := traceFile(b, "cloudphysics-w106.trace.xz")
+	for b.Loop() {
+		_, err := simulate.Run(context.Background(), src, []simulate.Layout{simulate.PaperLayout()}, []string{simulate.Planner}, simulate.PaperEval())
+		if err != nil {
+			b.Fatal(err)
+		}
+	}
+}

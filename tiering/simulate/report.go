@@ -1,0 +1,64 @@
+package simulate
+
+import (
+	"time"
+
+	"tierd/tiering/plan"
+)
+
+// Report is the outcome of one Run.
+type Report struct {
+	Trace       TraceInfo
+	Layouts     []Layout
+	Settings    Settings
+	Cycles      int           // that the trace was cut into
+	Cycle       time.Duration // length of one
+	BudgetBytes int64         // of each cycle; negative: no limit
+	Policies    []PolicyResult
+}
+
+// PolicyResult is what one policy makes of one layout.
+type PolicyResult struct {
+	Trace  string `json:"trace"`
+	Layout string `json:"layout"`
+	Name   string `json:"name"`
+
+	MeanMS     float64 `json:"mean_ms"` // of all accesses
+	ReadMS     float64 `json:"read_ms"`
+	WriteMS    float64 `json:"write_ms"`
+	MovedBytes int64   `json:"moved_bytes"`
+	Promotions int64   `json:"promotions"` // moves
+	Demotions  int64   `json:"demotions"`
+	// TierShare is the share of the accesses that each tier served, fastest first.
+	TierShare []float64 `json:"tier_share"`
+
+	// Overloaded counts tiers and cycles in which a tier's devices could not keep up.
+	Overloaded int64 `json:"overloaded"`
+	// Lookahead is the number of cycles that the clairvoyant policy looked ahead.
+	Lookahead int `json:"lookahead,omitempty"`
+	// Stayed counts extents that were not moved, by reason, over all cycles.
+	Stayed map[plan.Reason]int64 `json:"stayed,omitempty"`
+
+	Cycles []CycleResult `json:"cycles,omitempty"`
+}
+
+// CycleResult is one cycle, for plots over time.
+type CycleResult struct {
+	Start      time.Duration `json:"start_ns"` // since the trace began
+	Accesses   int64         `json:"accesses"`
+	MeanMS     float64       `json:"mean_ms"`     // 0 without accesses
+	MovedBytes int64         `json:"moved_bytes"` // at its end
+	Promotions int64         `json:"promotions"`
+	Demotions  int64         `json:"demotions"`
+	Tiers      []TierCycle   `json:"tiers"` // fastest first
+}
+
+// TierCycle is one tier in one cycle.
+type TierCycle struct {
+	Reads       int64   `json:"reads"` // accesses
+	Writes      int64   `json:"writes"`
+	Used        int64   `json:"used_extents"` // before the moves at the end
+	Utilisation float64 `json:"utilisation"`  // of its devices; above 1 if they cannot keep up, 0 without devices
+	ReadMS      float64 `json:"read_ms"`
+	WriteMS     float64 `json:"write_ms"`
+}

@@ -1,0 +1,205 @@
+package simulate
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"time"
+
+	"tierd/tiering/extent"
+	"tierd/tiering/heat"
+	"tierd/tiering/plan"
+)
+
+// Placement is where extents lie before any move.
+type Placement string
+
+const (
+	// FirstTouch: all extents are there before the trace begins, the fastest tier
+	// filled first, in the order in which the trace will touch them.
+	FirstTouch Placement = "first-touch"
+	// HighestFirst: an extent comes into being with its first access, in the fastest
+	// tier that has room then, as the daemon's first writes do.
+	HighestFirst Placement = "highest-first"
+)
+
+// Budget is what moves may write in one cycle.
+type Budget struct {
+	Share float64 // of the trace's extents, as exchanges: each is two moves. 0: see Bytes
+	Bytes int64   // negative: no limit
+}
+
+// bytes returns the budget in bytes for a pool of so many extents.
+func (b Budget) bytes(extents int, extentSize int64) int64 {
+	if b.Share > 0 {
+		return 2 * int64(math.Round(b.Share*float64(extents))) * extentSize
+	}
+	return b.Bytes
+}
+
+// Settings say how a trace is replayed. Start from Defaults or PaperEval.
+type Settings struct {
+	ExtentSize int64 // bytes, see extent.NewSize
+
+	// The trace is cut into so many cycles of equal length, and what Heat and Plan
+	// say in time is meant at their own cycle: it is stretched with it. With Cycle
+	// set, cycles are that long instead, and nothing is stretched.
+	Cycles int
+	Cycle  time.Duration
+
+	// Rate is the mean number of requests a second, to which the trace is stretched;
+	// 0: the trace's own, or none where it has no time. A trace without time is cut
+	// into cycles by the number of the request.
+	Rate float64
+
+	Budget    Budget
+	Placement Placement
+
+	// CountOnly: each access to an extent counts as one random access, whatever its
+	// length, kind and neighbours; else it is weighed as by the daemon.
+	CountOnly bool
+
+	Heat heat.Params
+	// Plan is the planner's policy; its extent size, budget, cycle, access time and
+	// horizon follow from the rest, as in the daemon.
+	Plan plan.Policy
+}
+
+// Defaults returns what the product does, scaled to a trace of 24 cycles.
+func Defaults() Settings {
+	const size = 1 << 20
+	return Settings{
+		ExtentSize: size,
+		Cycles:     24,
+		Budget:     Budget{Share: 0.02},
+		Placement:  FirstTouch,
+		CountOnly:  true,
+		Heat:       heat.DefaultParams(),
+		Plan:       plan.Defaults(size),
+	}
+}
+
+// PaperEval returns the setting in which the planner is compared with figures
+// measured for its model on real traces: half-lives of 1 and 16 cycles, short
+// weight 0.3, hysteresis 0.25; no cost gate, residence, minimum age or headroom;
+// every access to an extent is one random access.
+func PaperEval() Settings {
+	s := Defaults()
+	s.Heat.ShortHalfLife, s.Heat.LongHalfLife, s.Heat.ShortWeight = s.Heat.Cycle, 16*s.Heat.Cycle, 0.3
+	s.Plan = plan.Policy{Hysteresis: 0.25}
+	return s
+}
+
+// PaperLayout returns the tiers of that setting.
+func PaperLayout() Layout {
+	return Layout{Name: "paper", Tiers: []Tier{
+		{Name: "ssd", Time: 2 * time.Millisecond, Share: 0.05},
+		{Name: "fc", Time: 10 * time.Millisecond, Share: 0.25},
+		{Name: "sata", Time: 20500 * time.Microsecond},
+	}}
+}
+
+// Validate returns every fault of s joined, or nil.
+func (s Settings) Validate() error {
+	var faults []error
+	bad := func(format string, args ...any) { faults = append(faults, fmt.Errorf(format, args...)) }
+	if _, err := extent.NewSize(s.ExtentSize); err != nil {
+		faults = append(faults, err)
+	}
+	switch {
+	case s.Cycle < 0:
+		bad("cycle must not be negative (got %s)", s.Cycle)
+	case s.Cycle == 0 && (s.Cycles < 1 || s.Cycles > maxCycles):
+		bad("cycles must be from 1 to %d (got %d)", maxCycles, s.Cycles)
+	}
+	if !(s.Rate >= 0) || math.IsInf(s.Rate, 0) {
+		bad("rate must be a number of requests a second (got %v)", s.Rate)
+	}
+	if !(s.Budget.Share >= 0 && s.Budget.Share <= 1) {
+		bad("budget must be from 0%% to 100%% of the extents (got %v)", s.Budget.Share)
+	}
+	if s.Placement != FirstTouch && s.Placement != HighestFirst {
+		bad("placement must be %s or %s (got %q)", FirstTouch, HighestFirst, s.Placement)
+	}
+	if err := s.Heat.Validate(); err != nil {
+		faults = append(faults, err)
+	}
+	p := s.Plan
+	if !(p.Hysteresis >= 0) || !(p.Headroom >= 0 && p.Headroom < 1) || !(p.CostFactor >= 0) {
+		bad("hysteresis and cost factor must not be negative, headroom must be from 0 to below 1 (got %v, %v, %v)", p.Hysteresis, p.CostFactor, p.Headroom)
+	}
+	return errors.Join(faults...)
+}
+
+// timing is the virtual clock of a replay.
+type timing struct {
+	cycles   int
+	cycle    time.Duration
+	timed    bool
+	requests int64
+	total    time.Duration // of the trace, on this clock
+	scale    float64       // of the trace's times
+}
+
+// countBandwidth makes the transfer of one byte, with which CountOnly touches an
+// extent, weigh nothing beside the positioning.
+const countBandwidth = 1e18
+
+// timing fits the clock to the trace, and the settings of heat and planner to the
+// clock.
+func (s Settings) timing(info TraceInfo) (timing, heat.Params, plan.Policy, error) {
+	fail := func(err error) (timing, heat.Params, plan.Policy, error) {
+		return timing{}, heat.Params{}, plan.Policy{}, err
+	}
+	// A trace whose requests are all of the same moment has no time either.
+	t := timing{timed: info.Timed && info.Duration > 0, requests: info.Requests, scale: 1}
+	total := info.Duration + 1 // the last request is within the last cycle
+	switch {
+	case s.Rate > 0:
+		seconds := float64(info.Requests) / s.Rate
+		if seconds > math.MaxInt64/4e9 {
+			return fail(fmt.Errorf("%w: %d requests at %v a second take more than 70 years", ErrTooLarge, info.Requests, s.Rate))
+		}
+		total = time.Duration(seconds*1e9) + 1
+		t.scale = float64(total-1) / float64(max(info.Duration, 1))
+	case !t.timed && s.Cycle > 0:
+		return fail(fmt.Errorf("%w, so a cycle has no length: give a number of cycles, or a rate", ErrNoTime))
+	case !t.timed:
+		total = time.Duration(s.Cycles) * s.Heat.Cycle
+	}
+
+	t.total = total
+	h, p := s.Heat, s.Plan
+	if s.Cycle > 0 {
+		t.cycle = s.Cycle
+		if n := (total-1)/s.Cycle + 1; n > maxCycles {
+			return fail(fmt.Errorf("%w: %d cycles of %s, at most %d", ErrTooLarge, n, s.Cycle, maxCycles))
+		}
+		t.cycles = int((total-1)/s.Cycle) + 1
+	} else {
+		t.cycles = s.Cycles
+		t.cycle = (total-1)/time.Duration(s.Cycles) + 1
+		stretch := float64(t.cycle) / float64(s.Heat.Cycle)
+		for _, d := range []*time.Duration{&h.ShortHalfLife, &h.LongHalfLife} {
+			*d = time.Duration(max(1, min(float64(*d)*stretch, math.MaxInt64/2)))
+		}
+	}
+	h.Cycle = t.cycle
+	if s.CountOnly {
+		h.Bandwidth = countBandwidth
+	}
+	// As the daemon derives them.
+	p.ExtentSize, p.AccessTime, p.Horizon = s.ExtentSize, h.Position, h.LongHalfLife
+	return t, h, p, h.Validate()
+}
+
+// at returns when request n of the trace is made, from the start.
+func (t timing) at(n int64, recorded time.Duration) time.Duration {
+	if t.timed {
+		return time.Duration(float64(recorded) * t.scale)
+	}
+	return time.Duration(float64(n) / float64(t.requests) * float64(t.total))
+}
+
+// cycleOf returns the cycle in which that is.
+func (t timing) cycleOf(at time.Duration) int { return min(int(at/t.cycle), t.cycles-1) }
