@@ -104,8 +104,9 @@ Reasons of moves:
   hot               earns more in a faster tier
   cold              makes room for a hotter extent
   policy            the volume's policy asks for that tier
-  room              the tier is nearly out of free slots
-  balance           its backing is the busiest of the tier
+  warm              its tier is overloaded, and answers slower than the next
+  room              the tier has less free than its headroom
+  balance           its backing is the busiest of the tier, or the fullest
 
 Reasons to stay:
   no_gain           is where it should be, or the move would not pay for itself

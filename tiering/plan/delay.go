@@ -11,8 +11,20 @@ const maxUtilisation = 0.95
 //
 //	d = T_S / (1 - rho)
 //
-// the residence time of an M/M/1 queue. It is the ServiceTime of a Tier.
+// the residence time of an M/M/1 queue.
 func Delay(service time.Duration, utilisation float64) time.Duration {
-	rho := min(max(utilisation, 0), maxUtilisation)
-	return time.Duration(float64(service) / (1 - rho))
+	return time.Duration(float64(service) * stretch(utilisation))
+}
+
+// Utilisation is the inverse of Delay: what utilisation makes requests of a device with
+// the given service time take as long as they were seen to take.
+func Utilisation(service, delay time.Duration) float64 {
+	if service <= 0 || delay <= service {
+		return 0
+	}
+	return min(1-float64(service)/float64(delay), maxUtilisation)
+}
+
+func stretch(utilisation float64) float64 {
+	return 1 / (1 - min(max(utilisation, 0), maxUtilisation))
 }

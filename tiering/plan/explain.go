@@ -1,5 +1,10 @@
 package plan
 
+import (
+	"cmp"
+	"slices"
+)
+
 // explain accounts for every extent placed by heat that stays.
 func (pl *planner) explain() {
 	for _, t := range pl.tiers {
@@ -15,6 +20,7 @@ func (pl *planner) explain() {
 			}
 			verdict = pl.verdict(a, pos)
 			pl.reject(verdict, 1)
+			pl.stays(a, verdict)
 			stay--
 			hot++
 		}
@@ -27,6 +33,22 @@ func (pl *planner) explain() {
 		}
 		pl.reject(ReasonNoGain, stay)
 	}
+	pl.hottestStays()
+}
+
+// stays remembers an extent that stays although it is wanted elsewhere.
+func (pl *planner) stays(c candidate, r Reason) {
+	if r != ReasonNoGain {
+		pl.plan.Stays = append(pl.plan.Stays, Stay{Key: c.key, Tier: pl.tiers[c.tier].ID, Rate: c.rate, Reason: r})
+	}
+}
+
+// hottestStays cuts Stays down to the hottest.
+func (pl *planner) hottestStays() {
+	slices.SortFunc(pl.plan.Stays, func(a, b Stay) int {
+		return cmp.Or(cmp.Compare(b.Rate, a.Rate), cmp.Compare(a.Key.Volume, b.Key.Volume), cmp.Compare(a.Key.Index, b.Key.Index))
+	})
+	pl.plan.Stays = slices.Clip(pl.plan.Stays[:min(len(pl.plan.Stays), MaxStays)])
 }
 
 // verdict returns why a, in the tier at position pos, was not promoted: of the
@@ -36,9 +58,10 @@ func (pl *planner) verdict(a candidate, pos int) Reason {
 	best := ReasonNoGain
 	for i, u := range pl.tiers[:pos] {
 		_, ok := pl.pays(a, nil, l, u, nil)
+		ok = ok && pl.faster(u, l)
 		r := ReasonNoGain
 		switch {
-		case !ok && a.cooling && u.delay < l.delay:
+		case !ok && a.cooling && pl.faster(u, l):
 			r = ReasonCooling
 		case !ok || u.Slots == 0:
 		case !u.Writable:

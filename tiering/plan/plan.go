@@ -24,8 +24,9 @@ func Next(v View, p Policy) Plan {
 	pl.collect(v)
 
 	pl.policyMoves()
+	pl.roomMoves(func(t *tierState) int64 { return int64(p.Emergency * float64(t.Slots)) })
 	pl.heatMoves()
-	pl.emergencyMoves()
+	pl.roomMoves(func(t *tierState) int64 { return t.keep })
 	pl.rebalanceMoves()
 
 	pl.explain()
@@ -37,7 +38,10 @@ func Next(v View, p Policy) Plan {
 // is now, not by rank.
 type tierState struct {
 	Tier
-	delay    float64 // seconds for one random access
+	service  float64 // seconds for one random access that does not wait
+	load     float64 // utilisation after the moves planned so far
+	rates    float64 // accesses a second, likewise
+	delay    float64 // seconds for one random access, likewise
 	perByte  float64 // seconds to copy a byte in or out
 	free     int64   // after the moves planned so far
 	keep     int64   // free slots that promotions must leave
@@ -66,6 +70,7 @@ type planner struct {
 
 	wants    []*selection // by position of the tier the extents lie in: policy not fulfilled
 	balance  []*balancer
+	backings map[extent.BackingID]*Backing // with their free slots after the moves planned so far
 	taken    map[extent.Key]struct{}
 	plan     Plan
 	accepted int
@@ -93,7 +98,8 @@ func newPlanner(v View, p Policy) *planner {
 	// Tiers by their speed of today; ranks still decide where policies point.
 	var slowest extent.TierID
 	for _, t := range v.Tiers {
-		s := &tierState{Tier: t, delay: t.ServiceTime.Seconds(), free: t.Free}
+		s := &tierState{Tier: t, service: t.ServiceTime.Seconds(), load: t.Utilisation, free: t.Free}
+		s.delay = s.service * stretch(s.load)
 		if t.Bandwidth > 0 {
 			s.perByte = 1 / t.Bandwidth
 		}
@@ -131,6 +137,10 @@ func newPlanner(v View, p Policy) *planner {
 	if pl.access <= 0 {
 		pl.access = 1
 	}
+	pl.backings = make(map[extent.BackingID]*Backing, len(v.Backings))
+	for _, b := range v.Backings {
+		pl.backings[b.ID] = &b
+	}
 	pl.balance = newBalancers(v, p, pl)
 	return pl
 }
@@ -138,16 +148,7 @@ func newPlanner(v View, p Policy) *planner {
 // collect is the one pass over the extents: each is either rejected for good or
 // kept as a candidate, in lists no longer than the budget makes sense of.
 func (pl *planner) collect(v View) {
-	last := len(pl.tiers) - 1
 	v.Extents(func(e Extent) bool {
-		if e.Pinned {
-			pl.reject(ReasonPinned, 1)
-			return true
-		}
-		if e.Parked {
-			pl.reject(ReasonParked, 1)
-			return true
-		}
 		pos := pl.position(e.Tier)
 		if pos < 0 {
 			pl.reject(ReasonSettled, 1)
@@ -163,7 +164,12 @@ func (pl *planner) collect(v View) {
 		}
 
 		t := pl.tiers[pos]
+		t.rates += c.rate
 		switch {
+		case e.Pinned:
+			pl.reject(ReasonPinned, 1)
+		case e.Parked:
+			pl.reject(ReasonParked, 1)
 		case e.Want.Kind != WantAuto:
 			if pl.fulfilled(e) {
 				pl.reject(ReasonSettled, 1)
@@ -181,14 +187,18 @@ func (pl *planner) collect(v View) {
 			if pos > 0 {
 				t.hot.add(c)
 			}
-			if pos < last || pl.p.Emergency > 0 {
-				t.cold.add(c)
-			}
+			t.cold.add(c)
 		}
 		return true
 	})
+	waiting := 0.0
 	for _, t := range pl.tiers {
 		t.hotList, t.coldList = t.hot.sorted(), t.cold.sorted()
+		pl.plan.Accesses += t.rates
+		waiting += t.rates * t.delay
+	}
+	if pl.plan.Accesses > 0 {
+		pl.plan.Latency = waiting / pl.plan.Accesses
 	}
 }
 
@@ -228,13 +238,39 @@ func (pl *planner) move(c candidate, to int, r Reason, gain float64) {
 	} else {
 		pl.plan.BytesDown += m.Bytes
 	}
+	m.ToBacking = pl.place(m)
 	from.free++
 	target.free--
 	target.wear--
+	pl.shift(c.rate, from, target)
 	if c.want.Kind == WantAuto {
 		from.taken++
 	}
 	pl.take(m)
+}
+
+// shift brings the delays of two tiers up to date with accesses that move from one to
+// the other. Each access is taken for as much work for the devices as the mean one of its
+// tier is now; if nothing is known of a tier, since nobody uses it, for as much as one of
+// the tier it comes from, in proportion to the service times.
+func (pl *planner) shift(rate float64, from, to *tierState) {
+	if from.load <= 0 && to.load <= 0 || rate <= 0 {
+		return
+	}
+	work := 0.0 // device time for each second of service time of an access
+	if from.rates > 0 && from.service > 0 {
+		work = from.load / (from.rates * from.service)
+		from.load *= max(1-rate/from.rates, 0)
+	}
+	if to.load > 0 && to.rates > 0 {
+		to.load *= 1 + rate/to.rates
+	} else {
+		to.load += work * rate * to.service
+	}
+	from.rates -= rate
+	to.rates += rate
+	from.delay = from.service * stretch(from.load)
+	to.delay = to.service * stretch(to.load)
 }
 
 func (pl *planner) take(m Move) {

@@ -1,6 +1,7 @@
 package plan_test
 
 import (
+	"math"
 	"reflect"
 	"slices"
 	"testing"
@@ -231,8 +232,33 @@ func TestNext(t *testing.T) {
 			view: view(with(threeTiers(4, 4, 4), func(t *[]plan.Tier) { (*t)[0].ServiceTime = 40 * time.Millisecond }),
 				at(0, 0, 9), at(1, 0, 8)),
 			policy:   with(policy(), func(p *plan.Policy) { p.BudgetBytes = mib }),
-			moves:    []move{{0, 0, 1, plan.ReasonHot}},
+			moves:    []move{{0, 0, 1, plan.ReasonWarm}},
 			rejected: rejected{plan.ReasonBudget: 1},
+		},
+		{
+			// At 90 % of its time it answers in 20 ms, the next in 10. Each extent is a
+			// quarter of the load: without the hottest it is at 67.5 % and 6.2 ms.
+			name: "relief ends where the load is even",
+			view: view(with(threeTiers(4, 4, 4), func(t *[]plan.Tier) { (*t)[0].Utilisation = 0.9 }),
+				at(0, 0, 9), at(1, 0, 9), at(2, 0, 9), at(3, 0, 9)),
+			policy:   policy(),
+			moves:    []move{{3, 0, 1, plan.ReasonWarm}},
+			rejected: rejected{plan.ReasonNoGain: 3},
+		},
+		{
+			name: "a little slower than the next is not overloaded",
+			view: view(with(threeTiers(4, 4, 4), func(t *[]plan.Tier) { (*t)[0].ServiceTime = 12 * time.Millisecond }),
+				at(0, 0, 9), at(1, 0, 8)),
+			policy:   policy(),
+			rejected: rejected{plan.ReasonNoGain: 2},
+		},
+		{
+			name: "promotions stop before the target is overloaded",
+			view: view(with(threeTiers(9, 9, 0), func(t *[]plan.Tier) { (*t)[0].Utilisation = 0.6 }),
+				at(0, 0, 60), at(1, 1, 20), at(2, 1, 10), at(3, 1, 10)),
+			policy:   policy(),
+			moves:    []move{{1, 1, 0, plan.ReasonHot}},
+			rejected: rejected{plan.ReasonNoGain: 3},
 		},
 		{
 			name: "policies first: down, then up",
@@ -264,6 +290,13 @@ func TestNext(t *testing.T) {
 			rejected: rejected{plan.ReasonNoGain: 1},
 		},
 		{
+			name:     "the headroom is made free again, after what is hot",
+			view:     view(threeTiers(4, 0, 4), at(0, 0, 3), at(1, 0, 1), at(2, 0, 2), at(3, 0, 4), at(4, 2, 9)),
+			policy:   with(policy(), func(p *plan.Policy) { p.Headroom, p.BudgetBytes = 0.5, 3*mib }),
+			moves:    []move{{1, 0, 2, plan.ReasonCold}, {4, 2, 0, plan.ReasonHot}, {2, 0, 2, plan.ReasonRoom}},
+			rejected: rejected{plan.ReasonNoGain: 2},
+		},
+		{
 			name:     "no tiers",
 			view:     view(nil, at(0, 0, 3)),
 			policy:   policy(),
@@ -290,33 +323,124 @@ func TestRebalance(t *testing.T) {
 	on := func(i int, b extent.BackingID, rate float64) plan.Extent {
 		return with(at(i, 1, rate), func(e *plan.Extent) { e.Backing = b })
 	}
-	// 10 ms an access: a rate of 20 is 20 % of a device's time.
-	v := view(threeTiers(0, 100, 0), on(0, 1, 20), on(1, 1, 60), on(2, 1, 12), on(3, 2, 1))
-	v.Backings = []plan.Backing{
-		{ID: 1, Tier: 1, Free: 5, Utilisation: 0.9, Writable: true},
-		{ID: 2, Tier: 1, Free: 5, Utilisation: 0.2, Writable: true},
-		{ID: 3, Tier: 1, Free: 0, Utilisation: 0.1, Writable: true},
-		{ID: 4, Tier: 1, Free: 5, Utilisation: 0.1, Writable: false},
+	backings := []plan.Backing{
+		{ID: 1, Tier: 1, Slots: 10, Free: 5, Utilisation: 0.9, Writable: true},
+		{ID: 2, Tier: 1, Slots: 10, Free: 5, Utilisation: 0.2, Writable: true},
+		{ID: 3, Tier: 1, Slots: 5, Free: 0, Utilisation: 0.1, Writable: true},
+		{ID: 4, Tier: 1, Slots: 10, Free: 5, Utilisation: 0.1, Writable: false},
 	}
-	got := plan.Next(v, policy())
-	want := []extent.Index{0, 2} // half of 70 points is 35: 60 is too much, 20 and 12 fit
-	var idx []extent.Index
-	for _, m := range got.Moves {
-		idx = append(idx, m.Key.Index)
-		if m.Kind != plan.Rebalance || m.From != m.To || m.FromBacking != 1 || m.ToBacking != 2 {
-			t.Errorf("got %+v, want a rebalance from backing 1 to 2", m)
+	extents := []plan.Extent{on(0, 1, 20), on(1, 1, 60), on(2, 1, 10), on(3, 2, 1)}
+	for _, tc := range []struct {
+		name   string
+		change func(b []plan.Backing)
+		want   []extent.Index
+		to     extent.BackingID
+	}{
+		// Of 90 accesses 60 are 60 points of utilisation: they would turn the spread of 70
+		// round. 20 leave 30 of it.
+		{"the hottest that does not turn the spread round", func([]plan.Backing) {}, []extent.Index{0}, 2},
+		{"a spread of 19 points is let be", func(b []plan.Backing) { b[0].Utilisation = 0.39 }, nil, 0},
+		{
+			"one that is new gets its share of the data",
+			func(b []plan.Backing) {
+				for i := range b {
+					b[i].Utilisation = 0
+				}
+				b[0].Free, b[1].Free, b[2].Free = 2, 8, 2 // 80 and 20 % full: three moves would even it out, half of it is enough
+			},
+			[]extent.Index{1, 0}, 2,
+		},
+		{"the emptiest is full", func(b []plan.Backing) { b[0].Free, b[1].Free = 0, 0 }, nil, 0},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			v := view(threeTiers(0, 100, 0), extents...)
+			v.Backings = slices.Clone(backings)
+			tc.change(v.Backings)
+			got := plan.Next(v, policy())
+			var idx []extent.Index
+			for _, m := range got.Moves {
+				idx = append(idx, m.Key.Index)
+				if m.Kind != plan.Rebalance || m.From != m.To || m.FromBacking != 1 || m.ToBacking != tc.to {
+					t.Errorf("got %+v, want a rebalance from backing 1 to %d", m, tc.to)
+				}
+			}
+			if !slices.Equal(idx, tc.want) || got.BytesRebalance != int64(len(tc.want))*mib {
+				t.Errorf("got extents %v and %d bytes, want %v", idx, got.BytesRebalance, tc.want)
+			}
+			if n := got.Rejected[plan.ReasonNoGain]; n != int64(len(extents)-len(tc.want)) {
+				t.Errorf("got %v, want the others without gain", got.Rejected)
+			}
+		})
+	}
+}
+
+// TestPlace: a move goes to the backing with the largest share of free slots, as first
+// writes do, those of the plan counted.
+func TestPlace(t *testing.T) {
+	v := view(threeTiers(30, 0, 30), at(0, 2, 9), at(1, 2, 8), at(2, 2, 7), at(3, 2, 6))
+	v.Backings = []plan.Backing{
+		{ID: 1, Tier: 0, Slots: 10, Free: 5, Writable: true},
+		{ID: 2, Tier: 0, Slots: 5, Free: 3, Writable: true},
+		{ID: 3, Tier: 0, Slots: 10, Free: 9},
+	}
+	var got []extent.BackingID
+	for _, m := range plan.Next(v, policy()).Moves {
+		got = append(got, m.ToBacking)
+	}
+	// 50 and 60 %, then 50 and 40, 40 and 40, 30 and 40.
+	if want := []extent.BackingID{2, 1, 1, 2}; !slices.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+}
+
+// TestForecast: what a plan says of accesses and latency.
+func TestForecast(t *testing.T) {
+	// 10 accesses at 20 ms and 30 at 10 ms: 12.5 ms; both in 2 ms: 2 ms.
+	got := plan.Next(view(threeTiers(4, 4, 4), at(0, 2, 10), at(1, 1, 30)), policy())
+	near := func(what string, got, want float64) {
+		t.Helper()
+		if math.Abs(got-want) > 1e-9 {
+			t.Errorf("%s: got %v, want %v", what, got, want)
 		}
 	}
-	if !slices.Equal(idx, want) || got.BytesRebalance != 2*mib {
-		t.Errorf("got extents %v and %d bytes, want %v and %d", idx, got.BytesRebalance, want, 2*mib)
-	}
-	if got.Rejected[plan.ReasonNoGain] != 2 {
-		t.Errorf("got %v, want two without gain", got.Rejected)
-	}
+	near("accesses", got.Accesses, 40)
+	near("latency", got.Latency, 0.0125)
+	near("latency after", got.LatencyAfter(), 0.002)
+	near("gain", got.ExpectedGain, 40*0.0105)
+}
 
-	v.Backings[0].Utilisation = 0.39 // a spread of 19 points is let be
-	if got := plan.Next(v, policy()); len(got.Moves) != 0 {
-		t.Errorf("small spread: got %v, want no moves", got.Moves)
+// TestStays: the hottest of those that have to stay are named, with the reason.
+func TestStays(t *testing.T) {
+	got := plan.Next(view(threeTiers(4, 0, 9), at(0, 2, 5), at(1, 2, 7), at(2, 2, 9), at(3, 2, 0),
+		with(at(4, 2, 6), func(e *plan.Extent) { e.Want = plan.Want{Kind: plan.WantTier, Tier: 1} })),
+		with(policy(), func(p *plan.Policy) { p.BudgetBytes = mib }))
+	want := []plan.Stay{
+		{Key: extent.Key{Volume: 1, Index: 1}, Tier: 2, Rate: 7, Reason: plan.ReasonBudget},
+		{Key: extent.Key{Volume: 1, Index: 4}, Tier: 2, Rate: 6, Reason: plan.ReasonFull},
+		{Key: extent.Key{Volume: 1, Index: 0}, Tier: 2, Rate: 5, Reason: plan.ReasonBudget},
+	}
+	if !slices.EqualFunc(got.Stays, want, func(a, b plan.Stay) bool {
+		return a.Key == b.Key && a.Tier == b.Tier && a.Reason == b.Reason && math.Abs(a.Rate-b.Rate) < 1e-9
+	}) {
+		t.Errorf("got %+v, want %+v", got.Stays, want)
+	}
+}
+
+// TestUtilisation: it is the inverse of Delay.
+func TestUtilisation(t *testing.T) {
+	for _, tc := range []struct {
+		service, delay time.Duration
+		want           float64
+	}{
+		{5400 * time.Microsecond, 12 * time.Millisecond, 0.55},
+		{time.Millisecond, time.Millisecond, 0},
+		{2 * time.Millisecond, time.Millisecond, 0},
+		{0, time.Millisecond, 0},
+		{time.Millisecond, time.Second, 0.95},
+	} {
+		if got := plan.Utilisation(tc.service, tc.delay); math.Abs(got-tc.want) > 1e-9 {
+			t.Errorf("%v and %v: got %v, want %v", tc.service, tc.delay, got, tc.want)
+		}
 	}
 }
 

@@ -22,6 +22,9 @@ func drawView(t *rapid.T) ([]plan.Extent, plan.View) {
 			ServiceTime: time.Duration(rapid.IntRange(1, 30).Draw(t, "ms")) * time.Millisecond,
 			Bandwidth:   rapid.SampledFrom([]float64{0, 50e6, 500e6}).Draw(t, "bandwidth"),
 			Writable:    rapid.IntRange(0, 5).Draw(t, "broken") > 0,
+			Utilisation: rapid.SampledFrom([]float64{0, 0, 0.5, 0.9}).Draw(t, "tier's utilisation"),
+			WearLimited: rapid.IntRange(0, 3).Draw(t, "worn") == 0,
+			WearBytes:   rapid.Int64Range(-mib, 5*mib).Draw(t, "wear"),
 		}
 		tier.Free = tier.Slots
 		for range rapid.Int64Range(0, tier.Slots).Draw(t, "used") {
@@ -30,6 +33,7 @@ func drawView(t *rapid.T) ([]plan.Extent, plan.View) {
 			e.Age = rapid.Uint32Range(0, 3).Draw(t, "age")
 			e.SinceMove = rapid.SampledFrom([]uint32{0, 1, 2, plan.NeverMoved}).Draw(t, "since move")
 			e.Pinned = rapid.IntRange(0, 9).Draw(t, "pinned") == 0
+			e.Parked = rapid.IntRange(0, 9).Draw(t, "parked") == 0
 			if rapid.IntRange(0, 4).Draw(t, "has policy") == 0 {
 				e.Want = plan.Want{
 					Kind: plan.WantKind(rapid.IntRange(1, 3).Draw(t, "want")),
@@ -48,7 +52,7 @@ func drawView(t *rapid.T) ([]plan.Extent, plan.View) {
 		for _, tier := range v.Tiers {
 			for b := range 2 {
 				v.Backings = append(v.Backings, plan.Backing{
-					ID: extent.BackingID(1 + 2*int(tier.ID) + b), Tier: tier.ID, Free: tier.Free / 2,
+					ID: extent.BackingID(1 + 2*int(tier.ID) + b), Tier: tier.ID, Free: tier.Free / 2, Slots: tier.Slots / 2,
 					Utilisation: rapid.Float64Range(0, 1).Draw(t, "utilisation"), Writable: true,
 				})
 			}
@@ -116,12 +120,16 @@ func TestNextProperties(t *testing.T) {
 		}
 		last := extent.TierID(len(v.Tiers) - 1)
 		seen := map[extent.Key]bool{}
+		wear := map[extent.TierID]int64{}
 		for i, m := range got.Moves {
 			e := extents[m.Key.Index]
-			if seen[m.Key] || e.Pinned || e.Tier != m.From || !tier[m.To].Writable {
+			if seen[m.Key] || e.Pinned || e.Parked || e.Tier != m.From || !tier[m.To].Writable {
 				t.Fatalf("move %d: %+v of %+v, seen before %v", i, m, e, seen[m.Key])
 			}
 			seen[m.Key] = true
+			if wear[m.To] += m.Bytes; tier[m.To].WearLimited && wear[m.To] > tier[m.To].WearBytes {
+				t.Fatalf("move %d writes %d bytes into tier %d, which may take %d", i, wear[m.To], m.To, tier[m.To].WearBytes)
+			}
 			if m.From == m.To {
 				if m.Kind != plan.Rebalance || m.ToBacking == m.FromBacking {
 					t.Fatalf("move %d leads nowhere: %+v", i, m)
@@ -203,6 +211,9 @@ func TestOrderOfTheView(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		extents, v := drawView(t)
 		p := drawPolicy(t)
+		for i := range v.Tiers {
+			v.Tiers[i].Utilisation = 0 // sums of rates are as exact as floating point is
+		}
 		want := plan.Next(v, p)
 		shuffled := rapid.Permutation(extents).Draw(t, "order")
 		v.Extents = func(yield func(plan.Extent) bool) {

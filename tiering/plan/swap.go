@@ -23,7 +23,7 @@ func (pl *planner) heatMoves() {
 	var pairs []*pair
 	for l := range pl.tiers {
 		for u := range l {
-			if pl.tiers[l].delay > pl.tiers[u].delay && pl.tiers[u].Writable {
+			if pl.tiers[u].Writable {
 				pairs = append(pairs, &pair{l: l, u: u})
 			}
 		}
@@ -52,17 +52,21 @@ func (o offer) perMove() float64 {
 }
 
 func (pl *planner) accept(o offer, p *pair) {
+	why := ReasonHot
+	if pl.tiers[p.u].ID > pl.tiers[p.l].ID {
+		why = ReasonWarm
+	}
 	if !o.swap {
-		pl.move(o.a, p.u, ReasonHot, o.gain)
+		pl.move(o.a, p.u, why, o.gain)
 		return
 	}
 	first := len(pl.plan.Moves)
 	if o.upFirst {
-		pl.move(o.a, p.u, ReasonHot, o.gain)
+		pl.move(o.a, p.u, why, o.gain)
 		pl.move(o.b, o.down, ReasonCold, 0)
 	} else {
 		pl.move(o.b, o.down, ReasonCold, 0)
-		pl.move(o.a, p.u, ReasonHot, o.gain)
+		pl.move(o.a, p.u, why, o.gain)
 	}
 	for i := range pl.plan.Moves[first:] {
 		pl.plan.Moves[first+i].Swap = true
@@ -75,7 +79,7 @@ func (pl *planner) offer(p *pair) (offer, bool) {
 	for {
 		p.hot = pl.skipTaken(l.hotList, p.hot)
 		p.cold = pl.skipTaken(u.coldList, p.cold)
-		if p.hot == len(l.hotList) || u.wear < 1 {
+		if p.hot == len(l.hotList) || u.wear < 1 || !pl.faster(u, l) {
 			return offer{}, false
 		}
 		a := l.hotList[p.hot]
@@ -114,6 +118,15 @@ func (pl *planner) offer(p *pair) (offer, bool) {
 			p.hot++
 		}
 	}
+}
+
+// faster reports whether u is faster than l as the plan stands. For one that is the
+// slower by design it has to be so by the hysteresis: measurements of utilisation vary.
+func (pl *planner) faster(u, l *tierState) bool {
+	if u.ID > l.ID {
+		return (1+pl.p.Hysteresis)*u.delay < l.delay
+	}
+	return u.delay < l.delay
 }
 
 // wayDown returns the position of the tier that takes what leaves p.u for an

@@ -12,9 +12,11 @@ type Tier struct {
 	Name  string
 	Slots int64 // extents the tier can hold
 	Free  int64 // of these, slots that can be given out now
-	// ServiceTime is the time of one random I/O with the queue in front of it,
-	// see Delay: an overloaded tier becomes unattractive by itself.
+	// ServiceTime is the time of one random I/O that finds the devices idle, and
+	// Utilisation, 0 to 1, what makes others wait, see Delay: an overloaded tier becomes
+	// unattractive by itself.
 	ServiceTime time.Duration
+	Utilisation float64
 	Bandwidth   float64 // sequential bytes per second; 0: not known, copies cost nothing
 	Writable    bool    // false: no move may go there
 	// WearLimited says that moves may write no more than WearBytes into the tier, which is
@@ -56,11 +58,13 @@ type Extent struct {
 // NeverMoved is the SinceMove of an extent that no move has touched.
 const NeverMoved = ^uint32(0)
 
-// Backing is what the planner has to know about a backing to even out the load
-// within its tier. A view without backings gets no rebalance moves.
+// Backing is what the planner has to know about a backing to even out load and fill
+// within its tier. A view without backings gets no rebalance moves, and moves that name
+// no backing.
 type Backing struct {
 	ID          extent.BackingID
 	Tier        extent.TierID
+	Slots       int64   // extents it can hold
 	Free        int64   // slots that can be given out now
 	Utilisation float64 // share of the time the device is busy, 0 to 1
 	Writable    bool
@@ -82,14 +86,18 @@ type Policy struct {
 	// (heat.Params.Position), to get back from heat to accesses per second. 0:
 	// the ServiceTime of the slowest tier.
 	AccessTime time.Duration
-	Hysteresis float64       // eta: a swap must win by this share of the victim's heat
-	Headroom   float64       // share of each tier but the slowest that promotions leave free
-	Emergency  float64       // demote the coldest while less than this share is free; 0: never
+	Hysteresis float64 // eta: a swap must win by this share of the victim's heat
+	// Headroom is the share of each tier but the slowest that promotions leave free, and
+	// that is made free again by demoting the coldest with what a plan has left of its
+	// budget. Where less than the share Emergency is free, that comes before all that
+	// heat proposes.
+	Headroom   float64
+	Emergency  float64
 	Residence  uint32        // cycles a moved extent is left alone, unless it gains four times what is needed
 	CostFactor float64       // kappa: gain over the horizon must exceed this many times the copy's device time; 0: no cost gate
 	MinAge     uint32        // cycles an extent must have been known before heat moves it
 	Horizon    time.Duration // H0: how long a gain is trusted to last
-	Spread     float64       // utilisation spread within a tier above which it is evened out; 0: never
+	Spread     float64       // spread of utilisation, or of fill, within a tier above which it is evened out; 0: never
 }
 
 // Kind is the direction of a move.
@@ -109,9 +117,10 @@ type Reason string
 const (
 	ReasonHot     Reason = "hot"     // earns more in a faster tier
 	ReasonCold    Reason = "cold"    // makes room for a hotter one
+	ReasonWarm    Reason = "warm"    // its tier is overloaded, and answers slower than the next
 	ReasonPolicy  Reason = "policy"  // its volume or pin asks for that tier
-	ReasonRoom    Reason = "room"    // the tier was nearly out of clean slots
-	ReasonBalance Reason = "balance" // its backing was the busiest of the tier
+	ReasonRoom    Reason = "room"    // the tier had less free than its headroom
+	ReasonBalance Reason = "balance" // its backing was the busiest of the tier, or the fullest
 	// Not of a plan: a client asked, or the pool empties a backing.
 	ReasonCache   Reason = "cache"   // a client will need it soon
 	ReasonDrain   Reason = "drain"   // its backing is being drained
@@ -136,7 +145,7 @@ const (
 // MoveReasons and StayReasons list every reason, for metrics that have to exist
 // at zero.
 var (
-	MoveReasons = []Reason{ReasonHot, ReasonCold, ReasonPolicy, ReasonRoom, ReasonBalance, ReasonCache, ReasonDrain, ReasonSuspect}
+	MoveReasons = []Reason{ReasonHot, ReasonCold, ReasonWarm, ReasonPolicy, ReasonRoom, ReasonBalance, ReasonCache, ReasonDrain, ReasonSuspect}
 	StayReasons = []Reason{ReasonBudget, ReasonHeadroom, ReasonCooling, ReasonNoGain, ReasonPinned,
 		ReasonFull, ReasonUnhealthy, ReasonYoung, ReasonSettled, ReasonWear, ReasonParked}
 )
@@ -147,7 +156,7 @@ type Move struct {
 	Key         extent.Key
 	From, To    extent.TierID
 	FromBacking extent.BackingID // where the extent lay when the plan was made; 0: not told
-	ToBacking   extent.BackingID // 0: any backing of the tier; set for a rebalance
+	ToBacking   extent.BackingID // where it is to go; 0: any backing of the tier
 	Kind        Kind
 	Reason      Reason
 	Swap        bool    // in exchange with another move: it takes no room from the headroom
@@ -164,10 +173,38 @@ type Plan struct {
 	// with Moves they are all extents of the view.
 	Rejected map[Reason]int64
 
+	// Stays are the hottest of those that stay although they are wanted elsewhere,
+	// MaxStays at most, hottest first.
+	Stays []Stay
+
 	BytesUp, BytesDown, BytesRebalance int64
+	// Accesses is the sum of all extents' rates, a second; Latency is what one of them
+	// takes in the mean where the extents lie now, in seconds. Both are of the model: an
+	// access that memory answers counts as if a device did.
+	Accesses, Latency float64
 	// ExpectedGain is the sum of the moves' gains: seconds of latency saved per
 	// second, that is the mean number of requests no longer waiting.
 	ExpectedGain float64
+}
+
+// LatencyAfter returns what Latency will be when the plan is carried out, if all stays
+// as hot as it is.
+func (p Plan) LatencyAfter() float64 {
+	if p.Accesses <= 0 {
+		return p.Latency
+	}
+	return max(p.Latency-p.ExpectedGain/p.Accesses, 0)
+}
+
+// MaxStays bounds Plan.Stays.
+const MaxStays = 256
+
+// A Stay is an extent that a plan leaves where it is, and why.
+type Stay struct {
+	Key    extent.Key
+	Tier   extent.TierID // where it lies
+	Rate   float64       // accesses a second
+	Reason Reason
 }
 
 // Bytes returns what carrying out the whole plan writes.
@@ -181,7 +218,7 @@ func Defaults(size int64) Policy {
 		BudgetBytes: -1,
 		Hysteresis:  0.25,
 		Headroom:    0.02,
-		Emergency:   0,
+		Emergency:   0.01,
 		Residence:   2,
 		CostFactor:  2,
 		MinAge:      1,

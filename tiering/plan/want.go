@@ -58,6 +58,7 @@ func (pl *planner) policyMoves() {
 	for _, c := range append(down, up...) {
 		if r := pl.policyMove(c); r != "" {
 			pl.reject(r, 1)
+			pl.stays(c, r)
 		}
 	}
 }
@@ -126,19 +127,15 @@ func first(have, next Reason) Reason {
 	return next
 }
 
-// emergencyMoves demotes the coldest extents of tiers that are nearly out of
-// slots, into the next slower tier that has any, with what the budget has left.
-func (pl *planner) emergencyMoves() {
-	if pl.p.Emergency <= 0 {
-		return
-	}
+// roomMoves demotes the coldest extents of tiers with fewer free slots than wanted, into
+// the next slower tier that has room, with what the budget has left.
+func (pl *planner) roomMoves(wanted func(*tierState) int64) {
 	for id, pos := range pl.rank {
 		if pos < 0 {
 			continue
 		}
 		t := pl.tiers[pos]
-		want := int64(pl.p.Emergency * float64(t.Slots))
-		for i := 0; t.free < want && pl.affordable(1); i++ {
+		for i := 0; t.free < wanted(t) && pl.affordable(1); i++ {
 			i = pl.skipTaken(t.coldList, i)
 			to := pl.roomBelow(extent.TierID(id))
 			if i == len(t.coldList) || to < 0 {
