@@ -92,6 +92,7 @@ var metricDefs = []struct {
 	{"heal_damaged_entries_total", "Slot-table entries that were found by that with a bad checksum, or could not be read.", nil},
 	{"heal_progress_ratio", "Progress of bringing the slot tables into line after an unclean stop.", nil},
 	{"heat_dropped_accesses_total", "Accesses that heat did not count because its buffers were full.", nil},
+	{"trace_dropped_records_total", "Requests missing in recordings of volumes because they could not be written as fast as they came.", nil},
 
 	{"relocation_moved_bytes_total", "Bytes written to targets of moves, copies of changed pieces included.", []string{"from", "to", "reason"}},
 	{"relocation_moved_extents_total", "Extents moved.", []string{"from", "to", "reason"}},
@@ -315,6 +316,7 @@ func (s *sender) pool() {
 	s.counter("heal_mended_entries_total", float64(p.heal.mended.Load()))
 	s.counter("heal_damaged_entries_total", float64(p.heal.damaged.Load()))
 	s.counter("heat_dropped_accesses_total", float64(p.heat.Dropped()))
+	s.counter("trace_dropped_records_total", float64(p.unrecorded.Load()))
 }
 
 func (s *sender) relocation() {

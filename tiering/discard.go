@@ -223,7 +223,7 @@ func (v *Volume) dropExtents(ctx context.Context, first, last extent.Index) erro
 		return err
 	}
 	// A volume whose flushes fail for what it lost has its unmaps committed all the same.
-	if err := v.Flush(ctx); err != nil && (v.pool.db.Err() != nil || ctx.Err() != nil) {
+	if err := v.flush(ctx); err != nil && (v.pool.db.Err() != nil || ctx.Err() != nil) {
 		return err
 	}
 	return nil

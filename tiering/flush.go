@@ -17,6 +17,14 @@ import (
 // began before the call is not enough. After a round has failed, every later
 // Flush of the volume fails: nothing is known about what it covered.
 func (v *Volume) Flush(ctx context.Context) error {
+	if v.tap.Load() != nil {
+		v.note(OpFlush, 0, 0, time.Now())
+	}
+	return v.flush(ctx)
+}
+
+// flush is Flush for the pool's own purposes, which no client asked for.
+func (v *Volume) flush(ctx context.Context) error {
 	start := time.Now()
 	var err error
 	if v.pool.opts.ReadOnly {

@@ -190,7 +190,7 @@ func (p *Pool) emptyVolume(ctx context.Context, v *Volume, b *member) error {
 		}
 		// A round of a volume that failed for another reason says so, having done what
 		// it could.
-		if err := v.Flush(ctx); err != nil && (p.db.Err() != nil || ctx.Err() != nil) {
+		if err := v.flush(ctx); err != nil && (p.db.Err() != nil || ctx.Err() != nil) {
 			return err
 		}
 		on = on[n:]

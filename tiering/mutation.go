@@ -60,15 +60,18 @@ func (t *touch) each(fn func(extent.BackingID)) {
 	}
 }
 
-func (v *Volume) begin(op Op, kind registry.Kind, off, n int64, noHole bool) *Mutation {
+func (v *Volume) begin(op Op, kind registry.Kind, off, n int64, noHole, fast bool) *Mutation {
 	m, _ := v.pool.mutations.Get().(*Mutation)
 	if m == nil {
 		m = new(Mutation)
 	}
-	m.v, m.op, m.off, m.n, m.noHole, m.fast = v, op, off, n, noHole, false
+	m.v, m.op, m.off, m.n, m.noHole, m.fast = v, op, off, n, noHole, fast
 	m.wrote, m.staged, m.touch = false, false, touch{}
 	m.err = v.check(off, n)
 	if m.err == nil && n > 0 {
+		if v.tap.Load() != nil && !fast {
+			v.note(op, off, n, time.Now())
+		}
 		v.pool.reg.Enter(&m.ticket, kind, v.id, off, n, v.table)
 	}
 	return m
@@ -76,7 +79,7 @@ func (v *Volume) begin(op Op, kind registry.Kind, off, n int64, noHole bool) *Mu
 
 // BeginWrite puts a write of [off, off+n) in line.
 func (v *Volume) BeginWrite(off, n int64) *Mutation {
-	return v.begin(OpWrite, registry.Write, off, n, false)
+	return v.begin(OpWrite, registry.Write, off, n, false, false)
 }
 
 // BeginTrim puts a trim of [off, off+n) in line. It is alone in all the extents
@@ -87,7 +90,7 @@ func (v *Volume) BeginTrim(off, n int64) *Mutation {
 	if mutant.On(mutant.SharedUnmap) {
 		kind = registry.Write
 	}
-	return v.begin(OpTrim, kind, off, n, false)
+	return v.begin(OpTrim, kind, off, n, false, false)
 }
 
 // BeginWriteZeroes puts the zeroing of [off, off+n) in line. With noHole the range
@@ -98,9 +101,7 @@ func (v *Volume) BeginWriteZeroes(off, n int64, noHole, fast bool) *Mutation {
 	if first, last := v.wholeExtents(off, n); last > first {
 		kind = registry.Exclusive
 	}
-	m := v.begin(OpZero, kind, off, n, noHole)
-	m.fast = fast
-	return m
+	return v.begin(OpZero, kind, off, n, noHole, fast)
 }
 
 // wholeExtents returns the extents [first, last) that lie wholly in a range. The
@@ -121,7 +122,7 @@ func (v *Volume) wholeExtents(off, n int64) (first, last extent.Index) {
 func (m *Mutation) Run(ctx context.Context, p []byte, fua bool) error {
 	start := time.Now()
 	err := m.run(ctx, p)
-	v, op, off, n := m.v, m.op, m.off, m.n
+	v, op, off, n, fast := m.v, m.op, m.off, m.n, m.fast
 	if err == nil && fua {
 		err = m.makeDurable(ctx)
 	}
@@ -129,6 +130,9 @@ func (m *Mutation) Run(ctx context.Context, p []byte, fua bool) error {
 	v.pool.mutations.Put(m)
 	if err != ErrNotSupported { // a question that was answered, no request that failed
 		v.stats.done(op, n, time.Since(start), err)
+		if fast && n > 0 && err == nil {
+			v.note(op, off, n, start)
+		}
 	}
 	if op == OpWrite && err == nil {
 		v.heat.Access(off, n, true)
@@ -270,7 +274,7 @@ func (m *Mutation) store(ctx context.Context, b *member, n int64, change func(of
 // backings written to. It runs after the ticket has left: nobody waits for it.
 func (m *Mutation) makeDurable(ctx context.Context) error {
 	if m.staged && !mutant.On(mutant.FUAOvertakesRound) {
-		return m.v.Flush(ctx)
+		return m.v.flush(ctx)
 	}
 	defer m.v.pool.waits.since(waitSync, time.Now())
 	var err error

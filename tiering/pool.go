@@ -65,7 +65,8 @@ type Pool struct {
 
 	space        space // reservations, quotas, low water
 	waits        foregroundWaits
-	metadataTold atomic.Bool // that they have failed
+	unrecorded   atomic.Uint64 // requests that a recording should have, and has not
+	metadataTold atomic.Bool   // that they have failed
 
 	lookout *lookout
 	looking atomic.Bool
@@ -259,7 +260,7 @@ func (p *Pool) stopClean() error {
 	for _, v := range p.allVolumes() {
 		// What a missing backing may have lost was lost before; the round has done what
 		// it could.
-		if err := v.Flush(ctx); err != nil && !errors.Is(err, ErrBackingMissing) {
+		if err := v.flush(ctx); err != nil && !errors.Is(err, ErrBackingMissing) {
 			errs = append(errs, fmt.Errorf("flush volume %s: %w", v.Name(), err))
 		}
 	}

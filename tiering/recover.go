@@ -211,7 +211,7 @@ func (p *Pool) replay(recs []stagedlog.Record) (changed int, err error) {
 		touched[c.v] = true
 	}
 	for v := range touched {
-		if err := v.Flush(context.Background()); err != nil {
+		if err := v.flush(context.Background()); err != nil {
 			if p.db.Err() != nil {
 				return 0, err
 			}

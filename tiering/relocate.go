@@ -422,7 +422,7 @@ func (p *Pool) MoveExtent(ctx context.Context, volume string, off int64, to int)
 	if ev.Outcome != MoveDone {
 		return false, fmt.Errorf("move extent %d of volume %s: %s: %w", i, volume, ev.Outcome, ev.Err)
 	}
-	return true, v.Flush(ctx)
+	return true, v.flush(ctx)
 }
 
 // Promote asks that the extents of a range be on the fastest tier that the volume's

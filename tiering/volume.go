@@ -17,6 +17,7 @@ import (
 	"tierd/tiering/heat"
 	"tierd/tiering/mutant"
 	"tierd/tiering/registry"
+	"tierd/tiering/tap"
 )
 
 // readTries is how often a read looks at a changing mapping before it registers
@@ -31,7 +32,8 @@ type Volume struct {
 	uuid  uuid.UUID
 	table *extentmap.Table
 	heat  *heat.Volume
-	size  atomic.Int64 // bytes; grows only
+	tap   atomic.Pointer[tap.Tap] // nil: nobody records its requests
+	size  atomic.Int64            // bytes; grows only
 	stats ioStats
 
 	extents       tierCounts    // mapped, by tier
@@ -144,6 +146,7 @@ func (v *Volume) TryRead(p []byte, off int64) bool {
 		t.stats.hits.Add(1)
 		t.stats.done(OpRead, int64(len(p)), took, nil)
 	}
+	v.note(OpRead, off, int64(len(p)), start)
 	v.readDone(off, int64(len(p)), took)
 	return true
 }
@@ -168,6 +171,7 @@ func (v *Volume) tryReadPieces(p []byte, off int64, start time.Time) bool {
 			t.stats.done(OpRead, pc.Len, time.Since(pieceStart), nil)
 		}
 	}
+	v.note(OpRead, off, int64(len(p)), start)
 	v.readDone(off, int64(len(p)), time.Since(start))
 	return true
 }
@@ -195,6 +199,7 @@ func (v *Volume) ReadAt(ctx context.Context, p []byte, off int64) error {
 		return err
 	}
 	start := time.Now()
+	v.note(OpRead, off, int64(len(p)), start)
 	for pc := range v.pool.size.Split(off, int64(len(p))) {
 		if err := v.readPiece(ctx, p[pc.Done:pc.Done+pc.Len], pc.Index, pc.Within); err != nil {
 			v.stats.done(OpRead, 0, time.Since(start), err)

@@ -66,6 +66,7 @@ var fences = []fence{
 	// Heat keeps its scores in anonymous mappings: unix, for that alone.
 	{"tiering/heat", []string{"tiering/extent", "pkg/units", "golang.org/x/sys/unix"}, policyNot,
 		"policy holds no file and is told the time, so that it can be replayed"},
+	{"tiering/tap", nil, policyNot, "what a request leaves behind on its way costs nanoseconds: it waits for nothing and opens nothing"},
 	{"tiering/plan", []string{"tiering/extent", "pkg/units"}, policyNot,
 		"policy is a pure function of what it is shown, so that it can be replayed"},
 	{"tiering/schedule", []string{"tiering/extent", "pkg/units", "pkg/clock"}, policyNot,
