@@ -125,7 +125,7 @@ install: man ## install programs, units, samples and manual pages (DESTDIR, PREF
 	install -m 0644 bin/tierd.service bin/tierd-attach@.service deploy/systemd/tierd.socket $(UNITDIR)/
 	install -m 0644 bin/man/man5/* $(MANDIR)/man5/
 	install -m 0644 bin/man/man8/* $(MANDIR)/man8/
-	install -m 0644 README.md CHANGELOG.md LICENSE docs/operations.md $(DOCDIR)/
+	install -m 0644 README.md CHANGELOG.md LICENSE docs/operations.md docs/simulation.md $(DOCDIR)/
 	cp -r deploy/config deploy/nbd deploy/prometheus deploy/grafana $(DOCDIR)/
 	install -d $(DOCDIR)/systemd
 	cp -r deploy/systemd/nbd@.service.d $(DOCDIR)/systemd/

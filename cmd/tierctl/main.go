@@ -124,6 +124,7 @@ func newRootCommand(g *globals) *cobra.Command {
 		newLocateCommand(g),
 		newHeatCommand(g),
 		newBenchCommand(g),
+		newSimulateCommand(g),
 		newVersionCommand(g),
 		newManCommand(),
 	)

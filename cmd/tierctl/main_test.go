@@ -212,7 +212,7 @@ func TestFailures(t *testing.T) {
 		code int
 		want string
 	}{
-		{"", 2, "tierctl: needs a verb: attach, backing, bench, detach, heat, locate, pool, relocation, tier, version, volume\n"},
+		{"", 2, "tierctl: needs a verb: attach, backing, bench, detach, heat, locate, pool, relocation, simulate, tier, version, volume\n"},
 		{"vulume list", 2, "tierctl: unknown verb \"vulume\"; did you mean volume?\n"},
 		{"volume", 2, "tierctl: volume: needs a verb: create, delete, grow, list, rename, set\n"},
 		{"volume lst", 2, "tierctl: volume: unknown verb \"lst\"; did you mean list or set?\n"},
@@ -286,7 +286,7 @@ func TestSocketComesFromTheConfiguration(t *testing.T) {
 // Every command has help and an example, every changing one --dry-run.
 func TestEveryCommandIsDocumented(t *testing.T) {
 	readers := map[string]bool{"list": true, "status": true, "plan": true, "locate": true, "heat": true, "version": true,
-		"man": true, "bench": true, "check": true, "info": true, "dump": true}
+		"man": true, "bench": true, "simulate": true, "check": true, "info": true, "dump": true}
 	var visit func(c *cobra.Command)
 	visit = func(c *cobra.Command) {
 		for _, sub := range c.Commands() {

@@ -31,8 +31,8 @@ var fences = []fence{
 		"setup turns a configuration into the pool's options; what serves clients has no part in that"},
 	{"cmd/tierd", []string{"cmd/internal/...", "nbd", "nbd/wire", "pkg/...", "tiering", "tiering/heat", "tiering/plan", "lib/..."}, nil,
 		"the daemon puts parts together; it knows no other command and opens no store itself"},
-	{"cmd/tierctl", []string{"cmd/internal/...", "nbd/load", "nbd/client", "nbd/attach", "nbd/kernel", "pkg/...", "tiering", "lib/..."}, nil,
-		"the command line asks the daemon over its socket; of the pool it knows the offline verbs alone"},
+	{"cmd/tierctl", []string{"cmd/internal/...", "nbd/load", "nbd/client", "nbd/attach", "nbd/kernel", "pkg/...", "tiering", "tiering/simulate", "lib/..."}, nil,
+		"the command line asks the daemon over its socket; of the pool it knows the offline verbs and the simulator alone"},
 
 	{"nbd", []string{"nbd/wire", "pkg/metrics", "pkg/clock", "golang.org/x/sys/unix"}, nil,
 		"the protocol knows a Device and nothing of tiers, so that it can be tested and reused without them"},

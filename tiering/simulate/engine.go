@@ -42,6 +42,9 @@ func Run(ctx context.Context, src Source, layouts []Layout, policies []string, s
 		Trace: e.info, Layouts: layouts, Settings: s,
 		Cycles: e.timing.cycles, Cycle: e.timing.cycle, BudgetBytes: e.budget,
 	}
+	for _, l := range layouts {
+		rep.Slots = append(rep.Slots, e.slots[l.Name])
+	}
 
 	// Those that only see the past take part in the second pass over the trace.
 	online := map[[2]string]*run{}
@@ -92,7 +95,7 @@ func newEngine(ctx context.Context, src Source, layouts []Layout, policies []str
 	if err := s.Validate(); err != nil {
 		return nil, err
 	}
-	if err := validateChoice(layouts, policies); err != nil {
+	if err := ValidateChoice(layouts, policies); err != nil {
 		return nil, err
 	}
 	size, err := extent.NewSize(s.ExtentSize)
@@ -111,7 +114,7 @@ func newEngine(ctx context.Context, src Source, layouts []Layout, policies []str
 			return nil, err
 		}
 	}
-	if e.timing, e.heat, e.plan, err = s.timing(e.info); err != nil {
+	if e.timing, e.heat, e.plan, err = s.timing(e.info, e.last); err != nil {
 		return nil, err
 	}
 	e.budget = s.Budget.bytes(e.info.Extents, s.ExtentSize)
@@ -119,7 +122,8 @@ func newEngine(ctx context.Context, src Source, layouts []Layout, policies []str
 	return e, nil
 }
 
-func validateChoice(layouts []Layout, policies []string) error {
+// ValidateChoice returns the first fault of what is to be compared, or nil.
+func ValidateChoice(layouts []Layout, policies []string) error {
 	if len(layouts) == 0 || len(policies) == 0 {
 		return errors.New("needs a layout and a policy")
 	}
@@ -193,6 +197,9 @@ func (e *engine) replay(ctx context.Context, src Source, runs []*run, keep bool)
 	pending := 0
 	step := e.timing.cycle/drainsPerCycle + 1
 	err = eachRequest(ctx, r, func(rec trace.Record) error {
+		if n == e.info.Requests {
+			return errChanged
+		}
 		at := e.timing.at(n, rec.Time)
 		n++
 		for cycle < e.timing.cycleOf(at) {

@@ -38,8 +38,8 @@ type Tier struct {
 
 	// How much it holds: a share of the extents that the trace touches, bytes, or,
 	// of the last tier, all the rest if both are 0.
-	Share float64
-	Bytes int64
+	Share units.Percent
+	Bytes units.Size
 
 	Devices   int        // that share the load; 0: enough, so that nothing ever queues
 	RAID      RAID       // of the devices
@@ -91,7 +91,7 @@ func ParseLayout(s string) (Layout, error) {
 		l.Tiers = append(l.Tiers, t)
 	}
 	if l.Name == "" {
-		l.Name = strings.Join(names, ", ")
+		l.Name = strings.Join(names, " + ")
 	}
 	if len(faults) == 0 {
 		faults = append(faults, l.Validate())
@@ -100,6 +100,39 @@ func ParseLayout(s string) (Layout, error) {
 		return Layout{}, fmt.Errorf("layout %q: %w", s, err)
 	}
 	return l, nil
+}
+
+// String returns l as ParseLayout reads it, with its name.
+func (l Layout) String() string {
+	var tiers []string
+	for _, t := range l.Tiers {
+		tiers = append(tiers, t.String())
+	}
+	return l.Name + "=" + strings.Join(tiers, ",")
+}
+
+// String returns t as ParseLayout reads it.
+func (t Tier) String() string {
+	parts := []string{t.Name, t.Time.String(), "rest"}
+	switch {
+	case t.Share > 0:
+		parts[2] = t.Share.String()
+	case t.Bytes > 0:
+		parts[2] = t.Bytes.String()
+	}
+	if t.Devices > 0 {
+		parts = append(parts, "devices="+strconv.Itoa(t.Devices))
+	}
+	if t.RAID != "" {
+		parts = append(parts, "raid="+string(t.RAID))
+	}
+	if t.Write > 0 {
+		parts = append(parts, "write="+t.Write.String())
+	}
+	if t.Bandwidth > 0 {
+		parts = append(parts, "bandwidth="+t.Bandwidth.String())
+	}
+	return strings.Join(parts, ":")
 }
 
 // NewTier returns a tier from the texts of ParseLayout. Errors name the tier.
@@ -118,7 +151,7 @@ func NewTier(name, serviceTime, size string, options ...string) (Tier, error) {
 		if err != nil {
 			return bad(fmt.Errorf("size: %w", err))
 		}
-		if t.Share = p.Fraction(); t.Share <= 0 || t.Share > 1 {
+		if t.Share = p; p <= 0 || p > 100 {
 			return bad(fmt.Errorf("size must be above 0%% and at most 100%% (got %s)", size))
 		}
 	default:
@@ -126,7 +159,7 @@ func NewTier(name, serviceTime, size string, options ...string) (Tier, error) {
 		if err != nil {
 			return bad(fmt.Errorf("size must be a percentage, bytes such as 64GiB, or rest: %w", err))
 		}
-		if t.Bytes = int64(n); n == 0 {
+		if t.Bytes = n; n == 0 {
 			return bad(errors.New("size must be above 0"))
 		}
 	}
@@ -186,10 +219,10 @@ func (l Layout) Validate() error {
 		bad("has %d tiers, must have 1 to %d", len(l.Tiers), maxTiers)
 	}
 	seen := map[string]bool{}
-	shares := 0.0
+	shares := units.Percent(0)
 	for i, t := range l.Tiers {
-		if t.Name == "" {
-			bad("tier %d has no name", i+1)
+		if !validName(t.Name) {
+			bad("tier %d: no name, or one that is not printable, or has : , or = in it (got %q)", i+1, t.Name)
 		}
 		if seen[t.Name] {
 			bad("tier %q is there twice", t.Name)
@@ -212,10 +245,19 @@ func (l Layout) Validate() error {
 			bad("tier %q: raid needs devices=", t.Name)
 		}
 	}
-	if shares > 1+1e-9 {
-		bad("the sizes add up to %s, above 100%%", units.Percent(100*shares))
+	if shares > 100+1e-6 {
+		bad("the sizes add up to %s, above 100%%", shares)
+	}
+	if !validName(l.Name) {
+		bad("the layout's name must be printable, without : , and = (got %q)", l.Name)
 	}
 	return errors.Join(faults...)
+}
+
+func validName(s string) bool {
+	return s != "" && s == strings.TrimSpace(s) && !strings.ContainsFunc(s, func(r rune) bool {
+		return !strconv.IsPrint(r) || strings.ContainsRune(":,=", r)
+	})
 }
 
 // queues reports whether any tier's service depends on the arrival rate.
@@ -236,10 +278,10 @@ func (l Layout) slots(total int, extentSize int64) ([]int64, error) {
 	for i, t := range l.Tiers {
 		switch {
 		case t.Share > 0:
-			out[i] = int64(t.Share*float64(total) + 1e-6)
+			out[i] = int64(t.Share.Fraction()*float64(total) + 1e-6)
 		case t.Bytes > 0:
 			// More than all never makes a difference, but could overflow a sum.
-			out[i] = min(t.Bytes/extentSize, int64(total))
+			out[i] = min(int64(t.Bytes)/extentSize, int64(total))
 		default:
 			out[i] = int64(total)
 		}

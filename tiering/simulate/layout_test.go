@@ -12,15 +12,17 @@ func TestParseLayout(t *testing.T) {
 		text string
 		want Layout
 	}{
-		{"ssd:2ms:5%,fc:10ms:25%,sata:20.5ms:rest", Layout{Name: "ssd 5%, fc 25%, sata rest", Tiers: PaperLayout().Tiers}},
+		{"ssd:2ms:5%,fc:10ms:25%,sata:20.5ms:rest", Layout{Name: "ssd 5% + fc 25% + sata rest", Tiers: PaperLayout().Tiers}},
 		{"all flash = ssd:200us:rest", Layout{Name: "all flash", Tiers: []Tier{{Name: "ssd", Time: 200 * time.Microsecond}}}},
-		{"ssd:1ms:64GiB:write=2ms, hdd : 8ms : rest : devices=8:raid=raid6:bandwidth=1GB/s", Layout{Name: "ssd 64GiB, hdd rest", Tiers: []Tier{
+		{"ssd:1ms:64GiB:write=2ms, hdd : 8ms : rest : devices=8:raid=raid6:bandwidth=1GB/s", Layout{Name: "ssd 64GiB + hdd rest", Tiers: []Tier{
 			{Name: "ssd", Time: time.Millisecond, Bytes: 64 << 30, Write: 2 * time.Millisecond},
 			{Name: "hdd", Time: 8 * time.Millisecond, Devices: 8, RAID: RAID6, Bandwidth: 1e9},
 		}}},
 	} {
-		if got, err := ParseLayout(tt.text); err != nil || !reflect.DeepEqual(got, tt.want) {
-			t.Errorf("%s: got %+v, %v, want %+v", tt.text, got, err, tt.want)
+		for _, text := range []string{tt.text, tt.want.String()} {
+			if got, err := ParseLayout(text); err != nil || !reflect.DeepEqual(got, tt.want) {
+				t.Errorf("%s: got %+v, %v, want %+v", text, got, err, tt.want)
+			}
 		}
 	}
 }
@@ -116,6 +118,9 @@ func FuzzParseLayout(f *testing.F) {
 		}
 		if err := l.Validate(); err != nil {
 			t.Fatalf("%q was accepted: %v", s, err)
+		}
+		if again, err := ParseLayout(l.String()); err != nil || !reflect.DeepEqual(again, l) {
+			t.Fatalf("%q becomes %q: %v", s, l, err)
 		}
 		for _, total := range []int{1, 1000} {
 			slots, err := l.slots(total, 1<<20)

@@ -86,9 +86,9 @@ func checkRules(t *rapid.T, rep *simulate.Report, l simulate.Layout, p simulate.
 			room := int64(rep.Trace.Extents)
 			switch {
 			case l.Tiers[i].Share > 0:
-				room = int64(l.Tiers[i].Share*float64(room) + 1e-6)
+				room = int64(l.Tiers[i].Share.Fraction()*float64(room) + 1e-6)
 			case l.Tiers[i].Bytes > 0:
-				room = min(room, l.Tiers[i].Bytes/mib)
+				room = min(room, int64(l.Tiers[i].Bytes)/mib)
 			}
 			if tier.Used > room {
 				t.Fatalf("%s: cycle %d: %d extents in tier %d, which holds %d", p.Name, n, tier.Used, i, room)

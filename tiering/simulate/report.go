@@ -10,6 +10,7 @@ import (
 type Report struct {
 	Trace       TraceInfo
 	Layouts     []Layout
+	Slots       [][]int64 // by layout and tier: extents it holds, at most all that the trace touches
 	Settings    Settings
 	Cycles      int           // that the trace was cut into
 	Cycle       time.Duration // length of one
@@ -44,13 +45,13 @@ type PolicyResult struct {
 
 // CycleResult is one cycle, for plots over time.
 type CycleResult struct {
-	Start      time.Duration `json:"start_ns"` // since the trace began
-	Accesses   int64         `json:"accesses"`
-	MeanMS     float64       `json:"mean_ms"`     // 0 without accesses
-	MovedBytes int64         `json:"moved_bytes"` // at its end
-	Promotions int64         `json:"promotions"`
-	Demotions  int64         `json:"demotions"`
-	Tiers      []TierCycle   `json:"tiers"` // fastest first
+	Start      float64     `json:"start_seconds"` // since the trace began
+	Accesses   int64       `json:"accesses"`
+	MeanMS     float64     `json:"mean_ms"`     // 0 without accesses
+	MovedBytes int64       `json:"moved_bytes"` // at its end
+	Promotions int64       `json:"promotions"`
+	Demotions  int64       `json:"demotions"`
+	Tiers      []TierCycle `json:"tiers"` // fastest first
 }
 
 // TierCycle is one tier in one cycle.

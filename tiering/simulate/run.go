@@ -142,7 +142,7 @@ func (r *run) serve(number int, uses []use) CycleResult {
 		l.reads += int64(u.reads)
 		l.writes += int64(u.writes)
 	}
-	c := CycleResult{Start: time.Duration(float64(number) * r.seconds * 1e9), Tiers: make([]TierCycle, len(r.tiers))}
+	c := CycleResult{Start: float64(number) * r.seconds, Tiers: make([]TierCycle, len(r.tiers))}
 	var sum float64
 	var n int64
 	for i, l := range loads {

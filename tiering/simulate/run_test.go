@@ -246,7 +246,9 @@ func TestCycles(t *testing.T) {
 		{false, func(s *simulate.Settings) { s.Cycles = 2 }, []int64{2, 2}},
 		{true, func(s *simulate.Settings) { s.Cycles = 2 }, []int64{3, 1}},
 		{true, func(s *simulate.Settings) { s.Cycle = 2 * time.Second }, []int64{2, 1, 0, 0, 1}},
-		{false, func(s *simulate.Settings) { s.Rate, s.Cycle = 1, 2*time.Second }, []int64{2, 2, 0}},
+		{false, func(s *simulate.Settings) { s.Rate, s.Cycle = 1, 2*time.Second }, []int64{2, 2}},
+		{false, func(s *simulate.Settings) { s.Rate, s.Cycles = 3, 2 }, []int64{2, 2}},
+		{true, func(s *simulate.Settings) { s.Rate, s.Cycle = 0.4, 2*time.Second }, []int64{2, 1, 0, 0, 0, 1}},
 	} {
 		s := settings(1)
 		tt.set(&s)

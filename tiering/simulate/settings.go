@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"math/bits"
 	"time"
 
 	"tierd/tiering/extent"
@@ -93,8 +94,8 @@ func PaperEval() Settings {
 // PaperLayout returns the tiers of that setting.
 func PaperLayout() Layout {
 	return Layout{Name: "paper", Tiers: []Tier{
-		{Name: "ssd", Time: 2 * time.Millisecond, Share: 0.05},
-		{Name: "fc", Time: 10 * time.Millisecond, Share: 0.25},
+		{Name: "ssd", Time: 2 * time.Millisecond, Share: 5},
+		{Name: "fc", Time: 10 * time.Millisecond, Share: 25},
 		{Name: "sata", Time: 20500 * time.Microsecond},
 	}}
 }
@@ -147,13 +148,13 @@ const countBandwidth = 1e18
 
 // timing fits the clock to the trace, and the settings of heat and planner to the
 // clock.
-func (s Settings) timing(info TraceInfo) (timing, heat.Params, plan.Policy, error) {
+func (s Settings) timing(info TraceInfo, last time.Duration) (timing, heat.Params, plan.Policy, error) {
 	fail := func(err error) (timing, heat.Params, plan.Policy, error) {
 		return timing{}, heat.Params{}, plan.Policy{}, err
 	}
 	// A trace whose requests are all of the same moment has no time either.
-	t := timing{timed: info.Timed && info.Duration > 0, requests: info.Requests, scale: 1}
-	total := info.Duration + 1 // the last request is within the last cycle
+	t := timing{timed: info.Timed && last > 0, requests: info.Requests, scale: 1}
+	total := last + 1 // the last request is within it
 	switch {
 	case s.Rate > 0:
 		seconds := float64(info.Requests) / s.Rate
@@ -161,7 +162,10 @@ func (s Settings) timing(info TraceInfo) (timing, heat.Params, plan.Policy, erro
 			return fail(fmt.Errorf("%w: %d requests at %v a second take more than 70 years", ErrTooLarge, info.Requests, s.Rate))
 		}
 		total = time.Duration(seconds*1e9) + 1
-		t.scale = float64(total-1) / float64(max(info.Duration, 1))
+		if !t.timed {
+			total = max(total-1, 1) // here a request is at the start of its share of it
+		}
+		t.scale = float64(total-1) / float64(max(last, 1))
 	case !t.timed && s.Cycle > 0:
 		return fail(fmt.Errorf("%w, so a cycle has no length: give a number of cycles, or a rate", ErrNoTime))
 	case !t.timed:
@@ -179,6 +183,9 @@ func (s Settings) timing(info TraceInfo) (timing, heat.Params, plan.Policy, erro
 	} else {
 		t.cycles = s.Cycles
 		t.cycle = (total-1)/time.Duration(s.Cycles) + 1
+		if !t.timed {
+			t.total = t.cycle * time.Duration(s.Cycles) // so that cycles are equal shares
+		}
 		stretch := float64(t.cycle) / float64(s.Heat.Cycle)
 		for _, d := range []*time.Duration{&h.ShortHalfLife, &h.LongHalfLife} {
 			*d = time.Duration(max(1, min(float64(*d)*stretch, math.MaxInt64/2)))
@@ -198,7 +205,9 @@ func (t timing) at(n int64, recorded time.Duration) time.Duration {
 	if t.timed {
 		return time.Duration(float64(recorded) * t.scale)
 	}
-	return time.Duration(float64(n) / float64(t.requests) * float64(t.total))
+	hi, lo := bits.Mul64(uint64(n), uint64(t.total))
+	at, _ := bits.Div64(hi, lo, uint64(t.requests))
+	return time.Duration(at)
 }
 
 // cycleOf returns the cycle in which that is.

@@ -40,16 +40,16 @@ type Source struct {
 
 // TraceInfo tells what was replayed.
 type TraceInfo struct {
-	Name     string        `json:"name"`
-	Format   string        `json:"format"`
-	Timed    bool          `json:"timed"`
-	Requests int64         `json:"requests"` // reads and writes
-	Accesses int64         `json:"accesses"` // one for each extent that a request touches
-	Reads    int64         `json:"reads"`    // accesses, too
-	Writes   int64         `json:"writes"`
-	Volumes  int           `json:"volumes"`
-	Extents  int           `json:"extents"` // touched at least once
-	Duration time.Duration `json:"duration_ns"`
+	Name     string  `json:"name"`
+	Format   string  `json:"format"`
+	Timed    bool    `json:"timed"`
+	Requests int64   `json:"requests"` // reads and writes
+	Accesses int64   `json:"accesses"` // one for each extent that a request touches
+	Reads    int64   `json:"reads"`    // accesses, too
+	Writes   int64   `json:"writes"`
+	Volumes  int     `json:"volumes"`
+	Extents  int     `json:"extents"`          // touched at least once
+	Seconds  float64 `json:"duration_seconds"` // from the first request to the last; of no meaning if not Timed
 	// Ignored counts trims, flushes, and entries of the trace that are no requests.
 	Ignored int64 `json:"ignored"`
 }
@@ -57,6 +57,7 @@ type TraceInfo struct {
 // survey is what the first pass over a trace learns.
 type survey struct {
 	info TraceInfo
+	last time.Duration // of the last request
 	size extent.Size
 	ids  map[extent.Key]uint32 // in order of first touch
 	disk map[int]extent.VolumeID
@@ -81,7 +82,7 @@ func look(ctx context.Context, src Source, size extent.Size) (*survey, error) {
 			s.disk[rec.Disk] = v
 		}
 		s.info.Requests++
-		s.info.Duration = rec.Time
+		s.last = rec.Time
 		first, last := s.span(rec)
 		if s.tooLong(first, last) {
 			return fmt.Errorf("%w: one request of %d bytes", ErrTooLarge, rec.Length)
@@ -111,7 +112,7 @@ func look(ctx context.Context, src Source, size extent.Size) (*survey, error) {
 	if s.info.Requests == 0 {
 		return nil, ErrEmpty
 	}
-	s.info.Format, s.info.Timed = string(r.Format()), r.Timed()
+	s.info.Format, s.info.Timed, s.info.Seconds = string(r.Format()), r.Timed(), s.last.Seconds()
 	s.info.Volumes, s.info.Extents = len(s.disk), len(s.ids)
 	return s, nil
 }
