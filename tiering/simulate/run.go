@@ -164,8 +164,7 @@ func (r *run) serve(number int, uses []use) CycleResult {
 		if a.utilisation >= 1 {
 			r.result.Overloaded++
 		}
-		// What the planner is told is what was measured.
-		t.ServiceTime = a.read
+		t.Utilisation = min(a.utilisation, 1) // what the daemon measures
 	}
 	c.Accesses = n
 	if n > 0 {

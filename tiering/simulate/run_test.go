@@ -211,6 +211,25 @@ func TestMovesAreLoad(t *testing.T) {
 	}
 }
 
+// TestOverload: the planner is told the utilisation, and takes load from a faster tier
+// that answers slower than the next.
+func TestOverload(t *testing.T) {
+	l := layout(t, "fast:5ms:50%:devices=1,slow:8ms:rest:devices=8")
+	// Two extents with 90 accesses a second each in the faster tier: 0.9 of its time,
+	// so 50 ms an access. With one of them gone it is 0.45, and 9 ms.
+	records := timedReads(3*time.Second, append(append([]int64{1, 2}, repeat(269, 1, 2)...), 3, 4)...)
+	rep := run(t, memSource(true, records...), l, settings(3), simulate.Static, simulate.Planner)
+	for _, c := range byName(t, rep, simulate.Static).Cycles {
+		if c.MeanMS < 45 {
+			t.Errorf("static: %v ms, want 50", c.MeanMS)
+		}
+	}
+	p := byName(t, rep, simulate.Planner)
+	if got := p.Cycles[2].MeanMS; got > 10 {
+		t.Errorf("planner: %v ms at last, want 9; %d moves down", got, p.Demotions)
+	}
+}
+
 // TestPlacement: highest-first lets an extent that comes later have what was freed
 // or never used.
 func TestPlacement(t *testing.T) {
