@@ -26,7 +26,7 @@ of an access under several policies of placement:
 Traces are vscsi, MSR or SPC csv, ARC .lis, fio iolog, blkparse text, MQSim, int32
 pages, or a recording of tierd; plain, zstd, xz or gzip. Each is replayed by itself.
 The trace is cut into extents and cycles; moves are made at the ends of cycles. One
-without times is cut by the number of its requests.
+without times counts as a day, and goes by the number of its requests.
 
 A layout lists tiers, fastest first, as NAME:TIME:SIZE, with a comma between them. TIME is
 what one device takes for one operation; SIZE a share of the extents that the trace
@@ -42,11 +42,11 @@ touches, bytes, or "rest" for the last. Options may follow, each after a colon:
 
 A name and an equals sign may stand in front. A file (--layouts) says the same in YAML.
 
-The preset "defaults" is what tierd does, scaled to 24 cycles: its half-lives and
-hysteresis, gate of costs, residence and headroom. "paper-eval" is the setting of the
-reference figures of docs/simulation.md. Settings after it change it. Times in settings
-are those of a cycle of 5 minutes and are stretched to the trace's cycles, unless --cycle
-fixes their length.
+The preset "defaults" is what tierd does: a plan every five minutes, its half-lives and
+hysteresis, gate of costs, residence and headroom, and a budget of which what is not used
+is kept for a while. "paper-eval" is the setting of the reference figures of
+docs/simulation.md: 24 cycles, with the half-lives stretched to them. Settings after it
+change it.
 
 Without --weigh each access to an extent counts as one random access, which is what it
 takes in the model. With it the heat weighs accesses by length, kind and whether they
@@ -124,10 +124,10 @@ func newSimulateCommand(g *globals, commands ...*cobra.Command) *cobra.Command {
 	o.short, o.long = durationFlag(d.Heat.ShortHalfLife), durationFlag(d.Heat.LongHalfLife)
 	o.hysteresis, o.headroom = percentFlag(100*d.Plan.Hysteresis), percentFlag(100*d.Plan.Headroom)
 	f.Var(&o.extentSize, "extent-size", "size of an extent")
-	f.IntVar(&o.cycles, "cycles", d.Cycles, "cut the trace into so many cycles")
-	f.Var(&o.cycle, "cycle", "or into cycles of that length")
+	f.Var(&o.cycle, "cycle", "cut the trace into cycles of that length")
+	f.IntVar(&o.cycles, "cycles", d.Cycles, "or into so many cycles")
 	f.Float64Var(&o.rate, "rate", 0, "stretch the trace to so many requests a second; 0: its own times")
-	f.Var(&o.budget, "budget", "what may move in a cycle: a share of the extents, as exchanges; bytes; or none for no limit")
+	f.Var(&o.budget, "budget", "what may move: a share of the extents, as exchanges, in each 24th of the trace; bytes a cycle; or none for no limit")
 	f.StringVar(&o.placement, "placement", string(d.Placement), "where extents begin: first-touch (all there beforehand) or highest-first (made by their first access)")
 	f.BoolVar(&o.weigh, "weigh", !d.CountOnly, "weigh accesses by length, kind and sequence")
 	f.Var(&o.short, "short-half-life", "of the heat, what bursts are remembered for")
@@ -164,10 +164,12 @@ func (o *simulateOptions) complete() error {
 		return errors.New("--cycle and --cycles exclude each other")
 	}
 	set("extent-size", func() { s.ExtentSize = int64(o.extentSize) })
-	set("cycles", func() { s.Cycles = o.cycles })
-	set("cycle", func() { s.Cycle = units.Duration(o.cycle).Std() })
+	set("cycles", func() { s.Cycles, s.Cycle = o.cycles, 0 })
+	set("cycle", func() { s.Cycle, s.Stretch = units.Duration(o.cycle).Std(), false })
 	set("rate", func() { s.Rate = o.rate })
-	set("budget", func() { s.Budget = simulate.Budget(o.budget) })
+	set("budget", func() {
+		s.Budget = simulate.Budget{Share: o.budget.Share, Bytes: o.budget.Bytes, Carry: s.Budget.Carry}
+	})
 	set("placement", func() { s.Placement = simulate.Placement(o.placement) })
 	set("weigh", func() { s.CountOnly = !o.weigh })
 	set("short-half-life", func() { s.Heat.ShortHalfLife = units.Duration(o.short).Std() })

@@ -151,7 +151,6 @@ func TestSimulateUsage(t *testing.T) {
 		{"time", exitUsage, []string{path, "--layouts", file("notime", "layouts: [{name: x, tiers: [{name: a, size: rest}]}]\n")}},
 		{"name must be", exitUsage, []string{path, "--layouts", file("noname", "layouts: [{tiers: [{name: a, time: 1ms, size: rest}]}]\n")}},
 		{"--trace-format must be", exitUsage, []string{path, "--trace-format", "csv"}},
-		{"the trace has no times", exitFailed, []string{path, "--cycle", "5m"}},
 		{"the trace has no times", exitFailed, []string{path, "--tiers", "a:1ms:rest:devices=2"}},
 		{"give the last tier the rest", exitFailed, []string{path, "--tiers", "a:1ms:1MiB"}},
 		{"no such file", exitFailed, []string{filepath.Join(dir, "none")}},

@@ -7,6 +7,9 @@
 // calls Take before it writes, which waits for the rate, an open window and the
 // end of a pause, and refuses once an amount is spent.
 //
+// A Pacer spreads the amount of a day over the open time of the day, for those who plan;
+// Calendar.Forecast tells when so many bytes will have been moved.
+//
 // Invariants: the bytes taken in a cycle or day never exceed its amount, not by
 // one; Take has taken either all or nothing; a taker that waits is woken by
 // every change that may concern it. A Budget has one lock, held for arithmetic

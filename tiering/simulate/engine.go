@@ -21,7 +21,7 @@ type engine struct {
 	addr      *addresses
 	placement Placement
 	countOnly bool
-	budget    int64              // bytes a cycle; negative: no limit
+	budget    purse
 	slots     map[string][]int64 // by layout
 
 	history [][]use // by cycle, for policies that are shown the future
@@ -40,7 +40,7 @@ func Run(ctx context.Context, src Source, layouts []Layout, policies []string, s
 	}
 	rep := &Report{
 		Trace: e.info, Layouts: layouts, Settings: s,
-		Cycles: e.timing.cycles, Cycle: e.timing.cycle, BudgetBytes: e.budget,
+		Cycles: e.timing.cycles, Cycle: e.timing.cycle, BudgetBytes: int64(e.budget.each), BudgetMost: int64(e.budget.most),
 	}
 	for _, l := range layouts {
 		rep.Slots = append(rep.Slots, e.slots[l.Name])
@@ -117,7 +117,7 @@ func newEngine(ctx context.Context, src Source, layouts []Layout, policies []str
 	if e.timing, e.heat, e.plan, err = s.timing(e.info, e.last); err != nil {
 		return nil, err
 	}
-	e.budget = s.Budget.bytes(e.info.Extents, s.ExtentSize)
+	e.budget = s.Budget.purse(e.info.Extents, e.timing.cycles, s.ExtentSize)
 	e.addr = e.addresses()
 	return e, nil
 }

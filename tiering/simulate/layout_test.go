@@ -85,10 +85,11 @@ func TestLayoutHoldsTheTrace(t *testing.T) {
 func TestSettingsRefuse(t *testing.T) {
 	for want, change := range map[string]func(*Settings){
 		"extent size": func(s *Settings) { s.ExtentSize = 1000 },
-		"cycles must": func(s *Settings) { s.Cycles = 0 },
+		"cycles must": func(s *Settings) { s.Cycle = 0 },
 		"cycle must":  func(s *Settings) { s.Cycle = -1 },
 		"rate must":   func(s *Settings) { s.Rate = -1 },
 		"budget must": func(s *Settings) { s.Budget.Share = 2 },
+		"be kept for": func(s *Settings) { s.Budget.Carry = 25 },
 		"placement":   func(s *Settings) { s.Placement = "lowest" },
 		"half-life":   func(s *Settings) { s.Heat.ShortHalfLife = 0 },
 		"hysteresis":  func(s *Settings) { s.Plan.Hysteresis = -1 },

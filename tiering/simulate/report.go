@@ -14,7 +14,8 @@ type Report struct {
 	Settings    Settings
 	Cycles      int           // that the trace was cut into
 	Cycle       time.Duration // length of one
-	BudgetBytes int64         // of each cycle; negative: no limit
+	BudgetBytes int64         // that each cycle adds; negative: no limit
+	BudgetMost  int64         // that one cycle can have at most
 	Policies    []PolicyResult
 }
 

@@ -43,7 +43,7 @@ type run struct {
 	policy     Policy
 	extentSize int64
 	seconds    float64 // of a cycle
-	budget     int64
+	budget     purse
 
 	tiers  []plan.Tier
 	where  []extent.TierID
@@ -112,10 +112,12 @@ func (r *run) place(id uint32) {
 // it.
 func (r *run) step(number int, uses []use) error {
 	cycle := r.serve(number, uses)
-	p := r.policy.Next(&Cycle{Number: number, BudgetBytes: r.budget, uses: uses, tiers: r.tiers, where: r.where})
-	if err := r.apply(p.Moves); err != nil {
+	budget := r.budget.next()
+	p := r.policy.Next(&Cycle{Number: number, BudgetBytes: budget, uses: uses, tiers: r.tiers, where: r.where})
+	if err := r.apply(p.Moves, budget); err != nil {
 		return fmt.Errorf("policy %s, cycle %d: %w", r.policy.Name(), number, err)
 	}
+	r.budget.spend(p.Bytes())
 	cycle.MovedBytes = p.Bytes()
 	cycle.Promotions, cycle.Demotions = p.BytesUp/r.extentSize, p.BytesDown/r.extentSize
 	r.result.MovedBytes += cycle.MovedBytes
@@ -174,7 +176,7 @@ func (r *run) serve(number int, uses []use) CycleResult {
 }
 
 // apply makes the moves. A policy that breaks the rules is a fault of the program.
-func (r *run) apply(moves []plan.Move) error {
+func (r *run) apply(moves []plan.Move, budget int64) error {
 	clear(r.moved)
 	var bytes int64
 	for _, m := range moves {
@@ -185,8 +187,8 @@ func (r *run) apply(moves []plan.Move) error {
 			return fmt.Errorf("move of %v from tier %d to %d: it is in %d", m.Key, m.From, m.To, r.where[id])
 		case r.tiers[m.To].Free < 1:
 			return fmt.Errorf("move of %v to tier %d: it is full", m.Key, m.To)
-		case r.budget >= 0 && bytes > r.budget:
-			return fmt.Errorf("move of %v: %d bytes, the budget is %d", m.Key, bytes, r.budget)
+		case budget >= 0 && bytes > budget:
+			return fmt.Errorf("move of %v: %d bytes, the budget is %d", m.Key, bytes, budget)
 		}
 		r.where[id] = m.To
 		r.tiers[m.From].Free++

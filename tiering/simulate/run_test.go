@@ -124,7 +124,7 @@ func TestBudget(t *testing.T) {
 	cycle := []int64{1, 2, 3, 3, 3, 3, 4, 4, 4}
 	l := layout(t, "fast:1ms:50%,slow:10ms:rest")
 	s := settings(4)
-	for _, b := range []simulate.Budget{{Share: 0.25}, {Bytes: 2 * mib}, {Bytes: 3*mib - 1}} {
+	for _, b := range []simulate.Budget{{Share: 1.0 / 24}, {Bytes: 2 * mib}, {Bytes: 3*mib - 1}} {
 		s.Budget = b
 		rep := run(t, memSource(false, reads(repeat(4, cycle...)...)...), l, s, simulate.Planner)
 		p := rep.Policies[0]

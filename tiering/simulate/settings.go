@@ -10,6 +10,7 @@ import (
 	"tierd/tiering/extent"
 	"tierd/tiering/heat"
 	"tierd/tiering/plan"
+	"tierd/tiering/schedule"
 )
 
 // Placement is where extents lie before any move.
@@ -24,33 +25,65 @@ const (
 	HighestFirst Placement = "highest-first"
 )
 
-// Budget is what moves may write in one cycle.
+// Budget is what moves may write.
 type Budget struct {
-	Share float64 // of the trace's extents, as exchanges: each is two moves. 0: see Bytes
-	Bytes int64   // negative: no limit
+	// Share is of the trace's extents, in each 24th of the trace, as exchanges: each is two
+	// moves. 0: see Bytes.
+	Share float64
+	// Carry is for how many 24ths what is left of Share is kept, as the daemon keeps what
+	// is left of a day's budget. 0: a cycle's part is for that cycle alone.
+	Carry float64
+	Bytes int64 // a cycle; negative: no limit
 }
 
-// bytes returns the budget in bytes for a pool of so many extents.
-func (b Budget) bytes(extents int, extentSize int64) int64 {
-	if b.Share > 0 {
-		return 2 * int64(math.Round(b.Share*float64(extents))) * extentSize
-	}
-	return b.Bytes
+// parts is into how many parts Budget.Share cuts a trace: the hours of a day.
+const parts = 24
+
+// purse is the budget of one run.
+type purse struct {
+	each, most float64 // what a cycle adds, and what can be there, in bytes
+	left       float64
 }
+
+// purse returns the budget for so many extents and cycles.
+func (b Budget) purse(extents, cycles int, extentSize int64) purse {
+	if b.Share == 0 {
+		return purse{each: float64(b.Bytes), most: float64(b.Bytes)}
+	}
+	part := b.Share * float64(extents)
+	each := part * parts / float64(cycles)
+	if b.Carry == 0 {
+		each = math.Round(each) // whole exchanges: a rest would be lost each time
+	}
+	exchange := 2 * float64(extentSize)
+	return purse{each: each * exchange, most: max(each, part*b.Carry) * exchange}
+}
+
+// next begins a cycle and returns what it may write in bytes; negative: no limit.
+func (p *purse) next() int64 {
+	if p.each < 0 {
+		return -1
+	}
+	p.left = min(p.left+p.each, p.most)
+	return int64(p.left + 1e-6) // sums of fractions
+}
+
+func (p *purse) spend(bytes int64) { p.left -= float64(bytes) }
 
 // Settings say how a trace is replayed. Start from Defaults or PaperEval.
 type Settings struct {
 	ExtentSize int64 // bytes, see extent.NewSize
 
-	// The trace is cut into so many cycles of equal length, and what Heat and Plan
-	// say in time is meant at their own cycle: it is stretched with it. With Cycle
-	// set, cycles are that long instead, and nothing is stretched.
-	Cycles int
-	Cycle  time.Duration
+	// The trace is cut into cycles that are this long, or into so many of equal length if
+	// Cycle is 0. With Stretch, what Heat says in time is meant at its own cycle, and
+	// stretched with it.
+	Cycle   time.Duration
+	Cycles  int
+	Stretch bool
 
 	// Rate is the mean number of requests a second, to which the trace is stretched;
-	// 0: the trace's own, or none where it has no time. A trace without time is cut
-	// into cycles by the number of the request.
+	// 0: the trace's own. A trace without time then takes a Day, and its time is the
+	// number of the request.
 	Rate float64
 
 	Budget    Budget
@@ -66,13 +99,17 @@ type Settings struct {
 	Plan plan.Policy
 }
 
-// Defaults returns what the product does, scaled to a trace of 24 cycles.
+// Day is how long a trace takes that has no time of its own.
+const Day = 24 * time.Hour
+
+// Defaults returns what the product does: a plan every five minutes, half-lives in real
+// time, and a budget of which what is not used is kept for a while.
 func Defaults() Settings {
 	const size = 1 << 20
 	return Settings{
 		ExtentSize: size,
-		Cycles:     24,
-		Budget:     Budget{Share: 0.02},
+		Cycle:      heat.DefaultParams().Cycle,
+		Budget:     Budget{Share: 0.02, Carry: parts * schedule.PaceReserve},
 		Placement:  FirstTouch,
 		CountOnly:  true,
 		Heat:       heat.DefaultParams(),
@@ -86,6 +123,7 @@ func Defaults() Settings {
 // every access to an extent is one random access.
 func PaperEval() Settings {
 	s := Defaults()
+	s.Cycle, s.Cycles, s.Stretch, s.Budget.Carry = 0, 24, true, 0
 	s.Heat.ShortHalfLife, s.Heat.LongHalfLife, s.Heat.ShortWeight = s.Heat.Cycle, 16*s.Heat.Cycle, 0.3
 	s.Plan = plan.Policy{Hysteresis: 0.25}
 	return s
@@ -118,6 +156,9 @@ func (s Settings) Validate() error {
 	}
 	if !(s.Budget.Share >= 0 && s.Budget.Share <= 1) {
 		bad("budget must be from 0%% to 100%% of the extents (got %v)", s.Budget.Share)
+	}
+	if !(s.Budget.Carry >= 0 && s.Budget.Carry <= parts) {
+		bad("budget must be kept for 0 to %d parts of the trace (got %v)", parts, s.Budget.Carry)
 	}
 	if s.Placement != FirstTouch && s.Placement != HighestFirst {
 		bad("placement must be %s or %s (got %q)", FirstTouch, HighestFirst, s.Placement)
@@ -166,10 +207,8 @@ func (s Settings) timing(info TraceInfo, last time.Duration) (timing, heat.Param
 			total = max(total-1, 1) // here a request is at the start of its share of it
 		}
 		t.scale = float64(total-1) / float64(max(last, 1))
-	case !t.timed && s.Cycle > 0:
-		return fail(fmt.Errorf("%w, so a cycle has no length: give a number of cycles, or a rate", ErrNoTime))
 	case !t.timed:
-		total = time.Duration(s.Cycles) * s.Heat.Cycle
+		total = Day
 	}
 
 	t.total = total
@@ -186,7 +225,10 @@ func (s Settings) timing(info TraceInfo, last time.Duration) (timing, heat.Param
 		if !t.timed {
 			t.total = t.cycle * time.Duration(s.Cycles) // so that cycles are equal shares
 		}
-		stretch := float64(t.cycle) / float64(s.Heat.Cycle)
+		stretch := 1.0
+		if s.Stretch {
+			stretch = float64(t.cycle) / float64(s.Heat.Cycle)
+		}
 		for _, d := range []*time.Duration{&h.ShortHalfLife, &h.LongHalfLife} {
 			*d = time.Duration(max(1, min(float64(*d)*stretch, math.MaxInt64/2)))
 		}
