@@ -39,6 +39,58 @@
 //	       sectors type": nanoseconds, 512-byte sectors, 0 for a write, 1 for a
 //	       read. Recognised if all of the first 64 KiB are such lines in order of
 //	       time, or by the file's name if it ends in .mqsim
+//	tierd  what tierd records of a volume; see below
+//
+// # Recorded format
+//
+// Writer writes it, a Reader reads it like any other; Recorded tells what else is in
+// it. All numbers are little-endian, checksums are CRC-32C of all bytes of the header
+// or block in front of them.
+//
+//	header
+//	0   8   magic 89 'T' 'D' 'T' 0d 0a 1a 0a
+//	8   u16 version, 1
+//	10  u16 length of the header
+//	12  u32 0
+//	16  u64 extent size in bytes
+//	24  u64 size of the volume in bytes
+//	32  i64 start, nanoseconds since 1970 in UTC
+//	40  16  UUID of the volume
+//	56  u8  clock of the times: 1, nanoseconds since the start by a monotonic clock
+//	57  u8  n
+//	58  n   name of the volume
+//	    u32 checksum
+//
+//	block, any number of them
+//	0   u8  kind: 1 records, 2 records packed with zstd, 3 end
+//	1   3   0
+//	4   u32 p, bytes of payload in the file
+//	8   u32 bytes of payload unpacked, at most 1 MiB
+//	12  u32 records
+//	16  u64 time from which those of the records go on
+//	24  u64 requests dropped since the start
+//	32  p   payload
+//	    u32 checksum
+//
+//	record; v is an unsigned number in groups of 7 bits, as in encoding/binary
+//	u8      bits 0 to 2: 0 read, 1 write, 2 trim, 3 write zeroes, 4 flush; and flags
+//	        8: length of the record before; 16: begins where the record before ended,
+//	        at 0 for the first of a block; 32: the last two numbers are in units of
+//	        512 bytes. A flush has no flags and is followed by its time alone
+//	v       time since the record before
+//	v       without flag 16: distance from the end of the record before, zigzag
+//	v       without flag 8: length
+//
+//	payload of the end, 128 bytes
+//	0   u64 records in the file
+//	8   u64 requests dropped
+//	16  u64 nanoseconds from the start to the end
+//	24  u8  n
+//	25  n   why the recording ended; zeroes behind it
+//
+// Blocks can be understood by themselves. A file that was cut short ends with its last
+// whole block (Recording.Ended is false); so it does if the last block is wrong and
+// nothing but zeroes follows. A wrong block with others behind it is ErrMalformed.
 //
 // # Time
 //

@@ -87,6 +87,8 @@ func newParser(f Format, buf *bufio.Reader, head []byte) (parser, error) {
 		return newBlkparseParser(buf, head), nil
 	case MQSim:
 		return &mqsimParser{lines{r: buf}}, nil
+	case Tierd:
+		return newRecordedParser(buf)
 	case "":
 		return nil, ErrUnknownFormat
 	}
@@ -177,6 +179,9 @@ func trimExt(name string, exts ...string) string {
 // "" if it looks like none. The content decides; the name does where a binary
 // file has nothing to be recognised by.
 func Detect(name string, head []byte) Format {
+	if bytes.HasPrefix(head, []byte(recordedMagic)) {
+		return Tierd
+	}
 	if isVSCSI(head) {
 		return VSCSI
 	}

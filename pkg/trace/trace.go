@@ -30,6 +30,8 @@ type Record struct {
 	Write bool
 	// Trim: the range was given up.
 	Trim bool
+	// Zero, together with Trim: the range has to read as zeroes.
+	Zero bool
 	// Flush: the disk's cache was flushed; there is no range.
 	Flush bool
 	// Offset and Length are the range in bytes, neither of them negative, nor their sum.
@@ -66,10 +68,11 @@ const (
 	Iolog    Format = "iolog"
 	Blkparse Format = "blkparse"
 	MQSim    Format = "mqsim"
+	Tierd    Format = "tierd"
 )
 
 // Formats lists every format.
-func Formats() []Format { return []Format{VSCSI, Pages, ARC, MSR, SPC, Iolog, Blkparse, MQSim} }
+func Formats() []Format { return []Format{VSCSI, Pages, ARC, MSR, SPC, Iolog, Blkparse, MQSim, Tierd} }
 
 // A parser turns bytes into records of untreated time. skip is true for an
 // entry that is no request.
