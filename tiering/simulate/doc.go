@@ -11,8 +11,8 @@
 // heat.Tracker is given every request, with its length, kind and place, and
 // plan.Next makes the moves. The others are there to compare with: "static" moves
 // nothing; "lru" ranks by last use; "clairvoyant" is the planner's greedy choice
-// shown the accesses to come, the best of looking 1, 2, 4 and 8 cycles ahead with
-// each further cycle worth 0.8 of the one before.
+// shown the accesses to come, the best of looking 1, 2, 4 and 8 parts of 24 of the
+// trace ahead (cycles, where these are longer), each worth 0.8 of the one before.
 //
 // Extents are those that the trace touches, and sizes given as shares are shares
 // of these. Each disk of a trace is a volume.
@@ -26,7 +26,8 @@
 // # Time
 //
 // A trace that has times is replayed at them, or stretched to a rate. One that has
-// none counts by its requests: cycles are equal numbers of them.
+// none takes a day, or what a rate makes of it, and counts by its requests: cycles are
+// equal numbers of them.
 //
 // # Robustness
 //

@@ -264,8 +264,9 @@ func (e *engine) touch(rec trace.Record, uses *usage, number uint64, watchers []
 // clairvoyant returns the best of the lookaheads.
 func (e *engine) clairvoyant(ctx context.Context, l Layout) (PolicyResult, error) {
 	var best PolicyResult
-	for i, ahead := range lookaheads {
-		r := newRun(l, newClairvoyant(e, ahead), e)
+	for i, lookahead := range lookaheads {
+		policy, ahead := newClairvoyant(e, lookahead)
+		r := newRun(l, policy, e)
 		for c, uses := range e.history {
 			if err := r.step(c, uses); err != nil {
 				return PolicyResult{}, err

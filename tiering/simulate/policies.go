@@ -144,21 +144,27 @@ func newLRU(e *engine) *ranked {
 	}}
 }
 
-// lookaheads are the cycles that the clairvoyant policy tries to look ahead, and
-// foresight what a cycle counts for beside the one before it.
+// lookaheads are how far the clairvoyant policy tries to look ahead, in 24ths of the
+// trace (or cycles, where these are longer), and foresight what the next of them counts
+// for beside the one before.
 var lookaheads = []int{1, 2, 4, 8}
 
 const foresight = 0.8
 
-// newClairvoyant ranks extents by the accesses of the cycles to come.
-func newClairvoyant(e *engine, ahead int) *ranked {
+// newClairvoyant ranks extents by the accesses of the cycles to come, and returns how
+// many of them that is.
+func newClairvoyant(e *engine, lookahead int) (*ranked, int) {
+	perPart := max(1, float64(e.timing.cycles)/parts)
+	ahead := int(math.Round(float64(lookahead) * perPart))
+	weight := math.Pow(foresight, 1/perPart)
 	return &ranked{name: Clairvoyant, size: e.size.Bytes(), rank: make([]float64, e.info.Extents), see: func(rank []float64, c *Cycle) {
 		clear(rank)
-		for i := 1; i <= ahead && c.Number+i < len(e.history); i++ {
-			w := math.Pow(foresight, float64(i-1))
-			for _, u := range e.history[c.Number+i] {
+		w := 1.0
+		for i := c.Number + 1; i <= c.Number+ahead && i < len(e.history); i++ {
+			for _, u := range e.history[i] {
 				rank[u.extent] += w * float64(u.reads+u.writes)
 			}
+			w *= weight
 		}
-	}}
+	}}, ahead
 }
