@@ -81,6 +81,7 @@ var fences = []fence{
 	{"pkg/control", []string{"pkg/units"}, nil, "the admin protocol has types of its own, which change more slowly than the domain"},
 	{"pkg/metrics", []string{"github.com/prometheus/client_golang/prometheus"}, nil, "metrics are reusable and know no tiers"},
 	{"pkg/trace", []string{"pkg/units", "github.com/klauspost/compress/zstd", "github.com/ulikunitz/xz"}, nil, "traces are reusable and know no tiers"},
+	{"pkg/chart", []string{"gonum.org/v1/plot", "gonum.org/v1/plot/..."}, []string{"net"}, "charts are reusable, know no tiers, and are the sole users of the library"},
 	{"pkg/samehost", []string{"golang.org/x/sys/unix"}, []string{"net"}, "what protects a process knows nothing of what the process does"},
 	{"pkg/units", nil, []string{"os"}, "units are a leaf"},
 	{"pkg/clock", nil, []string{"os"}, "the clock is a leaf"},
