@@ -14,6 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"tierd/pkg/chart"
 	"tierd/pkg/config"
 	"tierd/pkg/control"
 	"tierd/tiering"
@@ -45,7 +46,7 @@ func exitCode(err error) int {
 		return exitDone
 	case errors.Is(err, errDamage):
 		return exitDamage
-	case errors.As(err, &usage), errors.Is(err, control.ErrUsage), errors.Is(err, config.ErrInvalid):
+	case errors.As(err, &usage), errors.Is(err, control.ErrUsage), errors.Is(err, config.ErrInvalid), errors.Is(err, chart.ErrFormat):
 		return exitUsage
 	default:
 		return exitFailed
@@ -124,7 +125,7 @@ func newRootCommand(g *globals) *cobra.Command {
 		newLocateCommand(g),
 		newHeatCommand(g),
 		newBenchCommand(g),
-		newSimulateCommand(g),
+		newSimulateCommand(g, newSimulatePaperCommand(g)),
 		newVersionCommand(g),
 		newManCommand(),
 	)

@@ -31,7 +31,7 @@ var fences = []fence{
 		"setup turns a configuration into the pool's options; what serves clients has no part in that"},
 	{"cmd/tierd", []string{"cmd/internal/...", "nbd", "nbd/wire", "pkg/...", "tiering", "tiering/heat", "tiering/plan", "lib/..."}, nil,
 		"the daemon puts parts together; it knows no other command and opens no store itself"},
-	{"cmd/tierctl", []string{"cmd/internal/...", "nbd/load", "nbd/client", "nbd/attach", "nbd/kernel", "pkg/...", "tiering", "tiering/simulate", "lib/..."}, nil,
+	{"cmd/tierctl", []string{"cmd/internal/...", "nbd/load", "nbd/client", "nbd/attach", "nbd/kernel", "pkg/...", "tiering", "tiering/simulate", "tiering/simulate/paper", "lib/..."}, nil,
 		"the command line asks the daemon over its socket; of the pool it knows the offline verbs and the simulator alone"},
 
 	{"nbd", []string{"nbd/wire", "pkg/metrics", "pkg/clock", "golang.org/x/sys/unix"}, nil,
@@ -71,6 +71,7 @@ var fences = []fence{
 		"policy is a pure function of what it is shown, so that it can be replayed"},
 	{"tiering/schedule", []string{"tiering/extent", "pkg/units", "pkg/clock"}, policyNot,
 		"policy holds no file and is told the time, so that it can be replayed"},
+	{"tiering/simulate/paper", nil, policyNot, "the figures of a paper are pure functions of its inputs"},
 	{"tiering/simulate", []string{"tiering/extent", "tiering/heat", "tiering/plan", "tiering/schedule", "tiering/simulate/bound", "pkg/trace", "pkg/units"}, policyNot,
 		"the simulator replays policy, and what it is given to read; it knows neither pool nor daemon"},
 
