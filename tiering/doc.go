@@ -121,7 +121,7 @@
 // removebacking.go change what the pool consists of, tier.go and member.go hold it;
 // missing.go, forget.go and readonly.go serve a pool that is not whole or not to be
 // changed; distinct.go keeps it from lying on itself. waits.go counts what requests
-// were held up by.
+// were held up by; record.go hands the requests to a volume to whoever records them.
 //
 // create.go, check.go, repair.go and dump.go work on one that is down: findings.go
 // collects what is found, aside.go keeps what is replaced. survey.go looks at one whose

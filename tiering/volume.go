@@ -103,6 +103,9 @@ func (v *Volume) Clients() []string {
 // ReadOnly reports whether changes are refused.
 func (v *Volume) ReadOnly() bool { return v.readOnly.Load() || v.pool.opts.ReadOnly }
 
+// Deleted reports whether the volume was deleted.
+func (v *Volume) Deleted() bool { return v.gone.Load() }
+
 // Opened notes a user of the volume, which is not deleted without force before
 // as many calls of Released.
 func (v *Volume) Opened() { v.opens.Add(1) }

@@ -126,6 +126,7 @@ func newRootCommand(g *globals) *cobra.Command {
 		newHeatCommand(g),
 		newBenchCommand(g),
 		newSimulateCommand(g, newSimulatePaperCommand(g)),
+		newTraceCommand(g),
 		newVersionCommand(g),
 		newManCommand(),
 	)

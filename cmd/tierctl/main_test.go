@@ -85,6 +85,9 @@ func TestGoldenOutput(t *testing.T) {
 		{"heat", "heat home"},
 		{"heat-color", "heat home --color"},
 		{"heat-empty", "heat empty"},
+		{"trace-list", "trace list"},
+		{"trace-stop", "trace stop home"},
+		{"trace-stop-dry-run", "trace stop home --dry-run"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.golden, func(t *testing.T) {
@@ -127,6 +130,7 @@ func TestJSONIsTheReply(t *testing.T) {
 		{"locate home 1MiB", func() (any, error) {
 			return s.Locate(t.Context(), control.LocateRequest{Volume: "home", Offset: 1 << 20})
 		}},
+		{"trace list", func() (any, error) { return s.Traces(t.Context()) }},
 		{"heat home", func() (any, error) { return s.Heat(t.Context(), control.HeatRequest{Volume: "home"}) }},
 	}
 	for _, tt := range tests {
@@ -189,6 +193,7 @@ func TestRequests(t *testing.T) {
 		{"relocation plan --limit 3", control.RelocationPlanRequest{Limit: 3}},
 		{"locate home 4096", control.LocateRequest{Volume: "home", Offset: 4096}},
 		{"heat home --limit 5", control.HeatRequest{Volume: "home", Limit: 5}},
+		{"trace stop home --dry-run", control.TraceStopRequest{Volume: "home", DryRun: true}},
 	}
 	for _, tt := range tests {
 		s := &cannedService{}
@@ -212,7 +217,7 @@ func TestFailures(t *testing.T) {
 		code int
 		want string
 	}{
-		{"", 2, "tierctl: needs a verb: attach, backing, bench, detach, heat, locate, pool, relocation, simulate, tier, version, volume\n"},
+		{"", 2, "tierctl: needs a verb: attach, backing, bench, detach, heat, locate, pool, relocation, simulate, tier, trace, version, volume\n"},
 		{"vulume list", 2, "tierctl: unknown verb \"vulume\"; did you mean volume?\n"},
 		{"volume", 2, "tierctl: volume: needs a verb: create, delete, grow, list, rename, set\n"},
 		{"volume lst", 2, "tierctl: volume: unknown verb \"lst\"; did you mean list or set?\n"},

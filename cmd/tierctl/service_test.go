@@ -3,15 +3,20 @@ package main
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
+	"io"
 	"time"
 
 	"tierd/pkg/control"
+	"tierd/pkg/trace"
 )
 
 // cannedService answers with fixed figures and remembers what it was asked.
 type cannedService struct {
 	asked []any
+	// record answers TraceRecord; nil: with a recording that ends at once.
+	record func(ctx context.Context, r control.TraceRecordRequest, w io.Writer) error
 }
 
 var noon = time.Date(2026, 3, 4, 12, 0, 0, 0, time.UTC)
@@ -197,4 +202,50 @@ func (s *cannedService) Heat(_ context.Context, r control.HeatRequest) (control.
 		m.Levels, m.Tier = append(m.Levels, level), append(m.Tier, tier)
 	}
 	return m, nil
+}
+
+func (s *cannedService) Traces(context.Context) ([]control.TraceRecording, error) {
+	return []control.TraceRecording{
+		{Volume: "home", StartedAt: noon, ForSeconds: 600, MaxSizeBytes: 1 << 30, Records: 12345, Bytes: 98765, DroppedRecords: 6},
+		{Volume: "mail", StartedAt: noon, Records: 1, Bytes: 300},
+	}, nil
+}
+
+func (s *cannedService) TraceStop(_ context.Context, r control.TraceStopRequest) (control.TraceStopped, error) {
+	s.asked = append(s.asked, r)
+	return control.TraceStopped{Recording: control.TraceRecording{Volume: r.Volume, Records: 12345, Bytes: 98765, DroppedRecords: 6}, DryRun: r.DryRun}, nil
+}
+
+func (s *cannedService) TraceRecord(ctx context.Context, r control.TraceRecordRequest, w io.Writer) error {
+	s.asked = append(s.asked, r)
+	if r.Volume != "home" {
+		return fmt.Errorf("volume %q: %w", r.Volume, control.ErrNotFound)
+	}
+	if r.DryRun {
+		return nil
+	}
+	if s.record != nil {
+		return s.record(ctx, r, w)
+	}
+	return writeRecording(w, "its time is over")
+}
+
+// writeRecording writes a small recording; without a reason it has no end.
+func writeRecording(w io.Writer, reason string) error {
+	t, err := trace.NewWriter(w, trace.Header{Volume: "home", UUID: [16]byte{7, 0xd4}, VolumeSize: 2 << 40, ExtentSize: 1 << 20, Start: noon}, trace.WriterOptions{})
+	for i := 0; err == nil && i < 100; i++ {
+		r := trace.Record{Time: time.Duration(i) * time.Second, Offset: int64(i/(1+i%20)) << 20, Length: 4096, Write: i%4 == 0}
+		switch i {
+		case 50:
+			r = trace.Record{Time: r.Time, Flush: true}
+		case 51, 52:
+			r = trace.Record{Time: r.Time, Trim: true, Zero: i == 52, Length: 1 << 20}
+		}
+		err = t.Write(r)
+	}
+	t.SetDropped(3)
+	if err == nil && reason != "" {
+		return t.End(2*time.Minute, reason)
+	}
+	return errors.Join(err, t.Flush())
 }

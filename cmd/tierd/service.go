@@ -23,6 +23,8 @@ type service struct {
 	pool *tiering.Pool
 	nbd  *nbd.Server
 	cfg  func() *config.Config // in force now
+
+	recordings recordings
 }
 
 var _ control.Service = (*service)(nil)

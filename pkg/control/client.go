@@ -26,7 +26,10 @@ type Client struct {
 	http   *http.Client
 }
 
-var _ Service = (*Client)(nil)
+var (
+	_ Service  = (*Client)(nil)
+	_ Recorder = (*Client)(nil)
+)
 
 // Dial returns a Client for the daemon at socket. Nothing is sent until the
 // first request.
@@ -50,13 +53,9 @@ func call[Reply any](ctx context.Context, c *Client, name string, request any) (
 	if err != nil {
 		return reply, fmt.Errorf("encode request: %w", err)
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://tierd"+prefix+name, bytes.NewReader(body))
+	resp, err := c.post(ctx, name, bytes.NewReader(body))
 	if err != nil {
-		return reply, fmt.Errorf("make request: %w", err)
-	}
-	resp, err := c.http.Do(req)
-	if err != nil {
-		return reply, c.explain(err)
+		return reply, err
 	}
 	defer resp.Body.Close()
 	data, err := io.ReadAll(io.LimitReader(resp.Body, maxReplyBytes))
@@ -64,16 +63,34 @@ func call[Reply any](ctx context.Context, c *Client, name string, request any) (
 		return reply, fmt.Errorf("read reply: %w", err)
 	}
 	if resp.StatusCode != http.StatusOK {
-		var wire Error
-		if err := json.Unmarshal(data, &wire); err != nil || wire.Text == "" {
-			return reply, fmt.Errorf("%s answers %s, which is not tierd's way", c.socket, resp.Status)
-		}
-		return reply, &wire
+		return reply, c.failure(resp.Status, data)
 	}
 	if err := json.Unmarshal(data, &reply); err != nil {
 		return reply, fmt.Errorf("decode reply: %w", err)
 	}
 	return reply, nil
+}
+
+// post sends a request to a route and returns the response, whatever its status.
+func (c *Client) post(ctx context.Context, name string, body io.Reader) (*http.Response, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://tierd"+prefix+name, body)
+	if err != nil {
+		return nil, fmt.Errorf("make request: %w", err)
+	}
+	resp, err := c.http.Do(req)
+	if err != nil {
+		return nil, c.explain(err)
+	}
+	return resp, nil
+}
+
+// failure returns the error that the body of a reply with another status than OK has.
+func (c *Client) failure(status string, body []byte) error {
+	var wire Error
+	if err := json.Unmarshal(body, &wire); err != nil || wire.Text == "" {
+		return fmt.Errorf("%s answers %s, which is not tierd's way", c.socket, status)
+	}
+	return &wire
 }
 
 // explain words the errors of a connection for an administrator.
@@ -198,4 +215,14 @@ func (c *Client) Locate(ctx context.Context, r LocateRequest) (Location, error) 
 // Heat implements Service.
 func (c *Client) Heat(ctx context.Context, r HeatRequest) (HeatMap, error) {
 	return call[HeatMap](ctx, c, routeHeat, r)
+}
+
+// Traces implements Service.
+func (c *Client) Traces(ctx context.Context) ([]TraceRecording, error) {
+	return call[[]TraceRecording](ctx, c, routeTraces, none{})
+}
+
+// TraceStop implements Service.
+func (c *Client) TraceStop(ctx context.Context, r TraceStopRequest) (TraceStopped, error) {
+	return call[TraceStopped](ctx, c, routeTraceStop, r)
 }

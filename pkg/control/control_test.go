@@ -114,6 +114,14 @@ func (f *fake) Heat(_ context.Context, r HeatRequest) (HeatMap, error) {
 	return HeatMap{Volume: r.Volume, Levels: []byte{0, 255}, Tier: []byte{0, TierUnmapped}}, f.err
 }
 
+func (f *fake) Traces(context.Context) ([]TraceRecording, error) {
+	return []TraceRecording{{Volume: "v", Records: 1 << 40}}, f.err
+}
+func (f *fake) TraceStop(_ context.Context, r TraceStopRequest) (TraceStopped, error) {
+	f.request = r
+	return TraceStopped{Recording: TraceRecording{Volume: r.Volume, DroppedRecords: 3}}, f.err
+}
+
 // start serves s on a unix socket until the test ends.
 func start(t *testing.T, s Service, adjust ...func(*Server)) (*Client, *bytes.Buffer) {
 	t.Helper()

@@ -19,6 +19,9 @@
 //
 //	curl --unix-socket /run/tierd/admin.sock -d '{}' http://tierd/v1/pool-status
 //
+// A recording (Recorder) is answered with its bytes, as they come, instead of JSON. A
+// reply that is cut off was not ended in order.
+//
 // # Stability
 //
 // Field names are snake_case and say their unit; sizes are bytes, times are

@@ -38,6 +38,8 @@ func routes() []route {
 		withRequest(routeRelocationResume, Service.RelocationResume),
 		withRequest(routeLocate, Service.Locate),
 		withRequest(routeHeat, Service.Heat),
+		list(routeTraces, Service.Traces),
+		withRequest(routeTraceStop, Service.TraceStop),
 	}
 }
 
@@ -67,13 +69,15 @@ const (
 	routeRelocationResume = "relocation-resume"
 	routeLocate           = "locate"
 	routeHeat             = "heat"
+	routeTraces           = "traces"
+	routeTraceStop        = "trace-stop"
 )
 
 // reading are the requests that change nothing, and so are answered when changes are
 // refused.
 var reading = map[string]bool{
 	routePoolStatus: true, routeTiers: true, routeBackings: true, routeVolumes: true, routeVolumesLost: true, routeRelocationStatus: true,
-	routeRelocationPlan: true, routeLocate: true, routeHeat: true,
+	routeRelocationPlan: true, routeLocate: true, routeHeat: true, routeTraces: true, routeTraceStop: true, routeTraceRecord: true,
 }
 
 func plain[Reply any](name string, method func(Service, context.Context) (Reply, error)) route {

@@ -15,8 +15,8 @@ import (
 	"time"
 )
 
-// Limits of a request. Requests are a few names and numbers; only the reply to
-// RelocationRun with Wait may take longer than moments.
+// Limits of a request. Requests are a few names and numbers; only the replies to
+// RelocationRun with Wait and of a Recorder may take longer than moments.
 const (
 	maxRequestBytes = 64 << 10
 	maxHeaderBytes  = 8 << 10
@@ -33,6 +33,8 @@ type Server struct {
 	refusal error              // what changes are answered with; nil: they are carried out
 	cancel  context.CancelFunc // ends the context of every request
 
+	patience, haste time.Duration // of streams
+
 	busy    atomic.Int64 // requests
 	stopped atomic.Bool  // no request may begin any more
 }
@@ -40,10 +42,13 @@ type Server struct {
 // NewServer returns a Server for s that logs changes and failures to log.
 func NewServer(s Service, log *slog.Logger) *Server {
 	ctx, cancel := context.WithCancel(context.Background())
-	srv := &Server{service: s, log: log, cancel: cancel}
+	srv := &Server{service: s, log: log, cancel: cancel, patience: streamTimeout, haste: writeTimeout}
 	mux := http.NewServeMux()
 	for _, r := range routes() {
 		mux.HandleFunc("POST "+prefix+r.name, func(w http.ResponseWriter, req *http.Request) { srv.serve(w, req, r) })
+	}
+	if rec, ok := s.(Recorder); ok {
+		mux.HandleFunc("POST "+prefix+routeTraceRecord, func(w http.ResponseWriter, req *http.Request) { srv.serveStream(w, req, rec) })
 	}
 	mux.HandleFunc("/", func(w http.ResponseWriter, req *http.Request) {
 		text := fmt.Sprintf("no such request: %s %.64q", req.Method, req.URL.Path)
@@ -93,27 +98,8 @@ func (s *Server) Shutdown(ctx context.Context) error {
 func (s *Server) serve(w http.ResponseWriter, req *http.Request, r route) {
 	s.busy.Add(1)
 	defer s.busy.Add(-1)
-	if s.stopped.Load() {
-		return
-	}
-	body, err := io.ReadAll(http.MaxBytesReader(w, req.Body, maxRequestBytes))
-	if err != nil {
-		s.fail(w, r.name, fmt.Errorf("read request: %w: %w", err, ErrUsage))
-		return
-	}
-	// The reading deadline has been met. Left in place it would fail net/http's
-	// watch for a hang-up, and thereby cancel a request that takes longer.
-	if err := http.NewResponseController(w).SetReadDeadline(time.Time{}); err != nil {
-		s.fail(w, r.name, fmt.Errorf("clear reading deadline: %w", err))
-		return
-	}
 	request := r.decode()
-	if err := decodeStrict(body, request); err != nil {
-		s.fail(w, r.name, fmt.Errorf("decode request: %w: %w", err, ErrUsage))
-		return
-	}
-	if s.refusal != nil && !reading[r.name] {
-		s.fail(w, r.name, s.refusal)
+	if !s.accept(w, req, r.name, request) {
 		return
 	}
 	reply, err := s.call(req.Context(), r, request)
@@ -123,6 +109,34 @@ func (s *Server) serve(w http.ResponseWriter, req *http.Request, r route) {
 	}
 	s.log.Debug("admin request", "request", r.name)
 	write(w, http.StatusOK, reply)
+}
+
+// accept decodes the request of a route into request. If it is not to be carried out
+// it is answered, and accept returns false.
+func (s *Server) accept(w http.ResponseWriter, req *http.Request, name string, request any) bool {
+	if s.stopped.Load() {
+		return false
+	}
+	body, err := io.ReadAll(http.MaxBytesReader(w, req.Body, maxRequestBytes))
+	if err != nil {
+		s.fail(w, name, fmt.Errorf("read request: %w: %w", err, ErrUsage))
+		return false
+	}
+	// The reading deadline has been met. Left in place it would fail net/http's
+	// watch for a hang-up, and thereby cancel a request that takes longer.
+	if err := http.NewResponseController(w).SetReadDeadline(time.Time{}); err != nil {
+		s.fail(w, name, fmt.Errorf("clear reading deadline: %w", err))
+		return false
+	}
+	if err := decodeStrict(body, request); err != nil {
+		s.fail(w, name, fmt.Errorf("decode request: %w: %w", err, ErrUsage))
+		return false
+	}
+	if s.refusal != nil && !reading[name] {
+		s.fail(w, name, s.refusal)
+		return false
+	}
+	return true
 }
 
 // call calls the service; a panic there must not take the data path down.

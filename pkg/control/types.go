@@ -35,6 +35,9 @@ type Service interface {
 
 	Locate(context.Context, LocateRequest) (Location, error)
 	Heat(context.Context, HeatRequest) (HeatMap, error)
+
+	Traces(context.Context) ([]TraceRecording, error) // by name of the volume
+	TraceStop(context.Context, TraceStopRequest) (TraceStopped, error)
 }
 
 // MetadataState says whether mappings can still be made durable.
