@@ -71,6 +71,8 @@ var fences = []fence{
 		"policy is a pure function of what it is shown, so that it can be replayed"},
 	{"tiering/schedule", []string{"tiering/extent", "pkg/units", "pkg/clock"}, policyNot,
 		"policy holds no file and is told the time, so that it can be replayed"},
+	{"tiering/simulate/bound", nil, append([]string{"time"}, policyNot...),
+		"the bound judges the planner, so it must not share code with it"},
 	{"tiering/simulate/paper", nil, policyNot, "the figures of a paper are pure functions of its inputs"},
 	{"tiering/simulate", []string{"tiering/extent", "tiering/heat", "tiering/plan", "tiering/schedule", "tiering/simulate/bound", "pkg/trace", "pkg/units"}, policyNot,
 		"the simulator replays policy, and what it is given to read; it knows neither pool nor daemon"},
