@@ -22,6 +22,7 @@ of an access under several policies of placement:
   lru          what was used last goes up, within the same budget
   clairvoyant  the planner's choice, shown the accesses to come: the best of looking
                1, 2, 4 and 8 parts of 24 of the trace ahead
+  bound        what no placement can do better than, within the same budget
 
 Traces are vscsi, MSR or SPC csv, ARC .lis, fio iolog, blkparse text, MQSim, int32
 pages, or a recording of tierd; plain, zstd, xz or gzip. Each is replayed by itself.

@@ -24,7 +24,8 @@ type simulationRun struct {
 	Placement       simulate.Placement `json:"placement"`
 	Cycles          int                `json:"cycles"`
 	CycleSeconds    float64            `json:"cycle_seconds"`
-	BudgetBytes     int64              `json:"budget_bytes"` // of a cycle; negative: no limit
+	BudgetBytes     int64              `json:"budget_bytes"`      // that a cycle adds; negative: no limit
+	BudgetMostBytes int64              `json:"budget_most_bytes"` // that a cycle can have, with what others left
 	Layouts         []simulationLayout `json:"layouts"`
 }
 
@@ -45,7 +46,7 @@ func printSimulation(g *globals, preset string, reports []*simulate.Report) erro
 	for _, rep := range reports {
 		r := simulationRun{
 			Trace: rep.Trace, ExtentSizeBytes: rep.Settings.ExtentSize, Placement: rep.Settings.Placement,
-			Cycles: rep.Cycles, CycleSeconds: rep.Cycle.Seconds(), BudgetBytes: rep.BudgetBytes,
+			Cycles: rep.Cycles, CycleSeconds: rep.Cycle.Seconds(), BudgetBytes: rep.BudgetBytes, BudgetMostBytes: rep.BudgetMost,
 		}
 		for i, l := range rep.Layouts {
 			sl := simulationLayout{Name: l.Name, Text: l.String()}
@@ -79,19 +80,27 @@ func showSimulation(w io.Writer, rep *simulate.Report) error {
 	}
 	fmt.Fprintf(w, "%s: %s (%s), %s to %s of %s, %s writes\n", clean(t.Name), count(t.Requests, "request"), length,
 		plural(t.Accesses, "access", "accesses"), count(t.Extents, "extent"), size(rep.Settings.ExtentSize), share(t.Writes, t.Accesses))
-	fmt.Fprintf(w, "%s, budget %s each, extents placed %s\n", plural(int64(rep.Cycles), "cycle", "cycles"), limit(rep.BudgetBytes), rep.Settings.Placement)
+	budget := limit(rep.BudgetBytes) + " each"
+	if rep.BudgetMost > rep.BudgetBytes {
+		budget += ", kept up to " + size(rep.BudgetMost)
+	}
+	fmt.Fprintf(w, "%s, budget %s, extents placed %s\n", count(rep.Cycles, "cycle"), budget, rep.Settings.Placement)
 	for i, l := range rep.Layouts {
 		fmt.Fprintf(w, "\nlayout %s\n", clean(l.Name))
-		heads := []any{"POLICY", "MEAN", "READ", "WRITE", "MOVED"}
+		heads := []any{"POLICY", "MEAN", "READ", "WRITE", "OF BOUND", "MOVED"}
 		for _, tier := range l.Tiers {
 			heads = append(heads, tier.Name)
 		}
 		table := newTable(w, append(heads, "OVERLOADED")...)
 		n := len(rep.Policies) / len(rep.Layouts)
 		for _, p := range rep.Policies[i*n : (i+1)*n] {
-			cells := []any{p.Name, ms(p.MeanMS), ms(p.ReadMS), ms(p.WriteMS), size(p.MovedBytes)}
-			for _, s := range p.TierShare {
-				cells = append(cells, percent(s))
+			cells := []any{p.Name, ms(p.MeanMS), ms(p.ReadMS), ms(p.WriteMS), boundShare(p), moved(p)}
+			for i := range l.Tiers {
+				if i < len(p.TierShare) {
+					cells = append(cells, percent(p.TierShare[i]))
+				} else {
+					cells = append(cells, "-")
+				}
 			}
 			table.row(append(cells, overloaded(p.Overloaded))...)
 		}
@@ -100,6 +109,22 @@ func showSimulation(w io.Writer, rep *simulate.Report) error {
 		}
 	}
 	return nil
+}
+
+// boundShare prints what share of the possible gain a policy gets.
+func boundShare(p simulate.PolicyResult) string {
+	if p.BoundShare == nil {
+		return "-"
+	}
+	return percent(*p.BoundShare)
+}
+
+// moved prints what a policy moved; the bound is none.
+func moved(p simulate.PolicyResult) string {
+	if p.Name == simulate.Bound {
+		return "-"
+	}
+	return size(p.MovedBytes)
 }
 
 // overloaded prints in how many cycles a tier could not keep up.

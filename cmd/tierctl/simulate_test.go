@@ -108,7 +108,7 @@ func TestSimulateJSON(t *testing.T) {
 			}
 		case "clairvoyant":
 			found++
-			if math.Abs(p.MeanMS-44./8) > 1e-9 || p.MovedBytes != 2<<20 || len(p.Cycles) != 2 || p.Cycles[1].Accesses != 4 {
+			if math.Abs(p.MeanMS-26./8) > 1e-9 || p.MovedBytes != 2<<20 || len(p.Cycles) != 2 || p.Cycles[1].Accesses != 4 {
 				t.Errorf("clairvoyant: %+v", p)
 			}
 		}

@@ -12,7 +12,10 @@
 // plan.Next makes the moves. The others are there to compare with: "static" moves
 // nothing; "lru" ranks by last use; "clairvoyant" is the planner's greedy choice
 // shown the accesses to come, the best of looking 1, 2, 4 and 8 parts of 24 of the
-// trace ahead (cycles, where these are longer), each worth 0.8 of the one before.
+// trace ahead (cycles, where these are longer), each worth 0.8 of the one before. It
+// may move before the first cycle as well. "bound" is no placement but what none can do better
+// than, knowing all and moving before the first cycle, too: package bound, and offline.go for
+// what it is asked.
 //
 // Extents are those that the trace touches, and sizes given as shares are shares
 // of these. Each disk of a trace is a volume.

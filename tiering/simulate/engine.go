@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
+	"slices"
 	"time"
 
 	"tierd/pkg/trace"
@@ -49,46 +51,64 @@ func Run(ctx context.Context, src Source, layouts []Layout, policies []string, s
 	// Those that only see the past take part in the second pass over the trace.
 	online := map[[2]string]*run{}
 	var runs []*run
-	foresee := false
+	add := func(l Layout, p Policy) {
+		r := newRun(l, p, e)
+		online[[2]string{l.Name, p.Name()}] = r
+		runs = append(runs, r)
+	}
+	foresee, bounded := slices.Contains(policies, Clairvoyant), slices.Contains(policies, Bound)
 	for _, l := range layouts {
-		for _, name := range policies {
-			var p Policy
-			switch name {
-			case Static:
-				p = static{}
-			case LRU:
-				p = newLRU(e)
-			case Planner:
-				pl := newPlanner(e)
-				defer pl.tracker.Close()
-				p = pl
-			default:
-				foresee = true
-				continue
-			}
-			r := newRun(l, p, e)
-			online[[2]string{l.Name, name}] = r
-			runs = append(runs, r)
+		if bounded || slices.Contains(policies, Static) {
+			add(l, static{})
+		}
+		if slices.Contains(policies, LRU) {
+			add(l, newLRU(e))
+		}
+		if slices.Contains(policies, Planner) {
+			p := newPlanner(e)
+			defer p.tracker.Close()
+			add(l, p)
 		}
 	}
-	if err := e.replay(ctx, src, runs, foresee); err != nil {
+	if err := e.replay(ctx, src, runs, foresee || bounded); err != nil {
 		return nil, err
 	}
 
 	for _, l := range layouts {
-		for _, name := range policies {
-			if r := online[[2]string{l.Name, name}]; r != nil {
-				rep.Policies = append(rep.Policies, r.finish())
-				continue
-			}
-			p, err := e.clairvoyant(ctx, l)
-			if err != nil {
-				return nil, err
-			}
-			rep.Policies = append(rep.Policies, p)
+		results, err := e.results(ctx, l, policies, online)
+		if err != nil {
+			return nil, err
 		}
+		rep.Policies = append(rep.Policies, results...)
 	}
 	return rep, nil
+}
+
+// results returns the outcomes of the policies on one layout.
+func (e *engine) results(ctx context.Context, l Layout, policies []string, online map[[2]string]*run) ([]PolicyResult, error) {
+	var out []PolicyResult
+	least := math.Inf(1)
+	for _, name := range policies {
+		var p PolicyResult
+		var err error
+		switch name {
+		case Clairvoyant:
+			p, err = e.clairvoyant(ctx, l)
+		case Bound:
+			p, err = e.bound(l)
+			least = p.MeanMS
+		default:
+			p = online[[2]string{l.Name, name}].finish()
+		}
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, p)
+	}
+	if !math.IsInf(least, 1) {
+		shareOut(out, online[[2]string{l.Name, Static}].finish().MeanMS, least)
+	}
+	return out, nil
 }
 
 func newEngine(ctx context.Context, src Source, layouts []Layout, policies []string, s Settings) (*engine, error) {
@@ -267,6 +287,9 @@ func (e *engine) clairvoyant(ctx context.Context, l Layout) (PolicyResult, error
 	for i, lookahead := range lookaheads {
 		policy, ahead := newClairvoyant(e, lookahead)
 		r := newRun(l, policy, e)
+		if err := r.prepare(); err != nil {
+			return PolicyResult{}, err
+		}
 		for c, uses := range e.history {
 			if err := r.step(c, uses); err != nil {
 				return PolicyResult{}, err

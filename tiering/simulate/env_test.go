@@ -87,7 +87,10 @@ func run(t testing.TB, src simulate.Source, l simulate.Layout, s simulate.Settin
 	return rep
 }
 
-func byName(t testing.TB, rep *simulate.Report, name string) simulate.PolicyResult {
+func byName(t interface {
+	Helper()
+	Fatalf(string, ...any)
+}, rep *simulate.Report, name string) simulate.PolicyResult {
 	t.Helper()
 	i := slices.IndexFunc(rep.Policies, func(p simulate.PolicyResult) bool { return p.Name == name })
 	if i < 0 {

@@ -28,10 +28,7 @@ type answer struct {
 // answered like one operation: the others of its penalty go on at the same time, or
 // behind it.
 func (t Tier) serve(l load, seconds float64) answer {
-	w := t.Write
-	if w == 0 {
-		w = t.Time
-	}
+	w := t.writeTime()
 	if t.Devices == 0 {
 		return answer{read: t.Time, write: w}
 	}
@@ -41,4 +38,12 @@ func (t Tier) serve(l load, seconds float64) answer {
 	}
 	rho := busy / seconds
 	return answer{utilisation: rho, read: plan.Delay(t.Time, rho), write: plan.Delay(w, rho)}
+}
+
+// writeTime returns the service time of a device operation of a write.
+func (t Tier) writeTime() time.Duration {
+	if t.Write == 0 {
+		return t.Time
+	}
+	return t.Write
 }

@@ -15,10 +15,11 @@ const (
 	Static      = "static"      // nothing ever moves
 	LRU         = "lru"         // ranked by last use
 	Clairvoyant = "clairvoyant" // ranked by the accesses to come
+	Bound       = "bound"       // no placement: what none can do better than
 )
 
 // Policies lists the names of all policies.
-func Policies() []string { return []string{Planner, Static, LRU, Clairvoyant} }
+func Policies() []string { return []string{Planner, Static, LRU, Clairvoyant, Bound} }
 
 // static moves nothing.
 type static struct{}

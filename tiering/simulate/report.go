@@ -31,8 +31,21 @@ type PolicyResult struct {
 	MovedBytes int64   `json:"moved_bytes"`
 	Promotions int64   `json:"promotions"` // moves
 	Demotions  int64   `json:"demotions"`
+	// PreparedBytes is what of MovedBytes moved before the first cycle, which takes
+	// knowing the future.
+	PreparedBytes int64 `json:"prepared_bytes,omitempty"`
 	// TierShare is the share of the accesses that each tier served, fastest first.
 	TierShare []float64 `json:"tier_share"`
+	// BoundShare is the share that the policy gets of what the bound gains over static
+	// placement: (static - policy) / (static - bound). nil if the bound was not asked for,
+	// or there is nothing to gain.
+	BoundShare *float64 `json:"bound_share,omitempty"`
+	// Optimal, of the bound: it is the least that there is at each boundary of tiers,
+	// to the access.
+	Optimal *bool `json:"optimal,omitempty"`
+	// BoundCycles, of the bound: the cycles that it goes by. It is strict if they are those
+	// of the trace and nothing of a cycle's budget is kept for another.
+	BoundCycles int `json:"bound_cycles,omitempty"`
 
 	// Overloaded counts tiers and cycles in which a tier's devices could not keep up.
 	Overloaded int64 `json:"overloaded"`

@@ -28,7 +28,7 @@ type Policy interface {
 
 // Cycle is what a Policy is shown at the end of a cycle.
 type Cycle struct {
-	Number      int   // from 0
+	Number      int   // from 0; -1: before the first, for those who know the future
 	BudgetBytes int64 // that moves may write; negative: no limit
 
 	uses  []use // of this cycle, in order of their first
@@ -112,25 +112,42 @@ func (r *run) place(id uint32) {
 // it.
 func (r *run) step(number int, uses []use) error {
 	cycle := r.serve(number, uses)
+	p, err := r.plan(number, uses)
+	if err != nil {
+		return err
+	}
+	cycle.MovedBytes = p.Bytes()
+	cycle.Promotions, cycle.Demotions = p.BytesUp/r.extentSize, p.BytesDown/r.extentSize
+	r.result.Cycles = append(r.result.Cycles, cycle)
+	return nil
+}
+
+// prepare lets a policy that knows the future move before the first cycle, with the
+// budget of one.
+func (r *run) prepare() error {
+	p, err := r.plan(-1, nil)
+	r.result.PreparedBytes = p.Bytes()
+	return err
+}
+
+// plan makes the moves after a cycle.
+func (r *run) plan(number int, uses []use) (plan.Plan, error) {
 	budget := r.budget.next()
 	p := r.policy.Next(&Cycle{Number: number, BudgetBytes: budget, uses: uses, tiers: r.tiers, where: r.where})
 	if err := r.apply(p.Moves, budget); err != nil {
-		return fmt.Errorf("policy %s, cycle %d: %w", r.policy.Name(), number, err)
+		return p, fmt.Errorf("policy %s, cycle %d: %w", r.policy.Name(), number, err)
 	}
 	r.budget.spend(p.Bytes())
-	cycle.MovedBytes = p.Bytes()
-	cycle.Promotions, cycle.Demotions = p.BytesUp/r.extentSize, p.BytesDown/r.extentSize
-	r.result.MovedBytes += cycle.MovedBytes
-	r.result.Promotions += cycle.Promotions
-	r.result.Demotions += cycle.Demotions
+	r.result.MovedBytes += p.Bytes()
+	r.result.Promotions += p.BytesUp / r.extentSize
+	r.result.Demotions += p.BytesDown / r.extentSize
 	for reason, n := range p.Rejected {
 		if r.result.Stayed == nil {
 			r.result.Stayed = map[plan.Reason]int64{}
 		}
 		r.result.Stayed[reason] += n
 	}
-	r.result.Cycles = append(r.result.Cycles, cycle)
-	return nil
+	return p, nil
 }
 
 // serve accounts for the accesses of a cycle.

@@ -40,32 +40,32 @@ func TestPolicies(t *testing.T) {
 		{
 			// By use b belongs up after the first cycle: 1 10 10 10 | 10 1 1 1.
 			name: "steady", extents: repeat(2, a, b, b, b), cycles: 2,
-			want:  map[string]float64{simulate.Static: 62. / 8, simulate.Planner: 44. / 8, simulate.LRU: 44. / 8, simulate.Clairvoyant: 44. / 8},
+			want:  map[string]float64{simulate.Static: 62. / 8, simulate.Planner: 44. / 8, simulate.LRU: 44. / 8, simulate.Clairvoyant: 26. / 8, simulate.Bound: 26. / 8},
 			moves: map[string]int64{simulate.Static: 0, simulate.Planner: 2, simulate.LRU: 2, simulate.Clairvoyant: 2},
 		},
 		{
 			// The last use of a cycle is always a's: who goes by that never moves.
 			name: "last use misleads", extents: repeat(2, a, b, b, b, a), cycles: 2,
-			want:  map[string]float64{simulate.Static: 64. / 10, simulate.Planner: 32./10 + 23./10, simulate.LRU: 64. / 10},
+			want:  map[string]float64{simulate.Static: 64. / 10, simulate.Planner: 32./10 + 23./10, simulate.LRU: 64. / 10, simulate.Bound: 46. / 10},
 			moves: map[string]int64{simulate.Static: 0, simulate.Planner: 2, simulate.LRU: 0},
 		},
 		{
 			// b is a fifth warmer than a, less than the hysteresis of a quarter.
 			name: "hysteresis", extents: repeat(2, a, b, b, a, b, a, b, a, b, b, a), cycles: 2,
-			want:  map[string]float64{simulate.Static: 130. / 22, simulate.Planner: 130. / 22, simulate.Clairvoyant: (65 + 56) / 22.},
+			want:  map[string]float64{simulate.Static: 130. / 22, simulate.Planner: 130. / 22, simulate.Clairvoyant: 112. / 22, simulate.Bound: 112. / 22},
 			moves: map[string]int64{simulate.Planner: 0, simulate.Clairvoyant: 2},
 		},
 		{
 			// Only who is shown the future moves b up in time: 1 1 1 10 | 1 1 1 1.
 			name: "change", extents: []int64{a, a, a, b, b, b, b, b}, cycles: 2,
-			want: map[string]float64{simulate.Static: 53. / 8, simulate.Planner: 53. / 8, simulate.Clairvoyant: 17. / 8},
+			want: map[string]float64{simulate.Static: 53. / 8, simulate.Planner: 53. / 8, simulate.Clairvoyant: 17. / 8, simulate.Bound: 17. / 8},
 		},
 	}
 	// What has just been counts for nothing where the future is known.
 	tests = append(tests, tests[0])
 	last := &tests[len(tests)-1]
 	last.name, last.extents = "the past misleads", append(append(repeat(19, a), b), repeat(20, b)...)
-	last.want, last.moves = map[string]float64{simulate.Clairvoyant: (19 + 10 + 20) / 40.}, nil
+	last.want, last.moves = map[string]float64{simulate.Clairvoyant: (19 + 10 + 20) / 40., simulate.Bound: (19 + 10 + 20) / 40.}, nil
 
 	l := layout(t, "fast:1ms:50%,slow:10ms:rest")
 	for _, tt := range tests {
@@ -84,8 +84,8 @@ func TestPolicies(t *testing.T) {
 	}
 }
 
-// TestLookahead: the best of the lookaheads counts, which here has to give up one
-// access for twenty, since but one exchange fits each cycle.
+// TestLookahead: the best of the lookaheads counts. One exchange fits a cycle: x has to
+// go up before the first, y before the second and z, in its place, before the third.
 func TestLookahead(t *testing.T) {
 	const a, b, x, y, z = 0, 1, 2, 3, 4
 	var records []trace.Record
@@ -99,9 +99,57 @@ func TestLookahead(t *testing.T) {
 	s.Cycle = time.Second
 	s.Budget = simulate.Budget{Bytes: 2 * mib}
 	p := run(t, memSource(true, records...), layout(t, "fast:1ms:2MiB,slow:10ms:rest"), s, simulate.Clairvoyant).Policies[0]
-	near(t, "mean", p.MeanMS, (32+10+20)/26.)
+	near(t, "mean", p.MeanMS, (32+1+20)/26.)
+	if p.PreparedBytes != 2*mib || p.MovedBytes != 6*mib {
+		t.Errorf("%d bytes moved, %d of them before the first cycle", p.MovedBytes, p.PreparedBytes)
+	}
 	if p.Lookahead != 2 {
 		t.Errorf("looked ahead %d cycles, want 2", p.Lookahead)
+	}
+}
+
+// TestBound: its share, its budget, and what it makes of writes that take longer.
+func TestBound(t *testing.T) {
+	l := layout(t, "fast:1ms:50%,slow:10ms:rest")
+	steady := memSource(false, reads(repeat(2, 7, 3, 3, 3)...)...)
+	s := settings(2)
+	rep := run(t, steady, l, s, simulate.Planner, simulate.Bound)
+	p, b := byName(t, rep, simulate.Planner), byName(t, rep, simulate.Bound)
+	near(t, "share of the planner", *p.BoundShare, (62-44)/(62-26.))
+	near(t, "share of the bound", *b.BoundShare, 1)
+	if want := []float64{0.75, 0.25}; !slices.Equal(b.TierShare, want) || !*b.Optimal || b.BoundCycles != 2 {
+		t.Errorf("shares %v, want %v; optimal %v, %d cycles", b.TierShare, want, *b.Optimal, b.BoundCycles)
+	}
+
+	// A move alone is no exchange where all is full, and no more is paid for.
+	s.Budget = simulate.Budget{Bytes: mib}
+	b = run(t, steady, l, s, simulate.Bound).Policies[0]
+	near(t, "bound without an exchange", b.MeanMS, 62./8)
+	if b.BoundShare != nil {
+		t.Errorf("a share of %v of no gain", *b.BoundShare)
+	}
+	// But where extents come later a move need not be one of two: 3 goes up as 7 goes.
+	s.Placement = simulate.HighestFirst
+	late := memSource(false, reads(7, 7, 7, 7, 3, 3, 3, 3, 3, 3)...)
+	near(t, "bound of what comes later", run(t, late, l, s, simulate.Bound).Policies[0].MeanMS, 19./10)
+
+	// Three tiers: 3 accesses in the first, 2 in the next, 1 in the last.
+	three := layout(t, "fast:1ms:1MiB,middle:3ms:1MiB,slow:10ms:rest")
+	near(t, "bound of three tiers", run(t, memSource(false, reads(1, 2, 3, 2, 3, 3)...), three, settings(1), simulate.Bound).Policies[0].MeanMS, 19./6)
+
+	// Three writes of one extent save a millisecond each, a read of the other saves nine.
+	records := reads(1, 1, 1, 2)
+	for i := range records[:3] {
+		records[i].Write = true
+	}
+	l = layout(t, "fast:1ms:1MiB:write=5ms,slow:10ms:rest:write=6ms")
+	b = run(t, memSource(false, records...), l, settings(1), simulate.Bound).Policies[0]
+	if b.MeanMS > 19./4 || b.MeanMS < 19./4*0.998 || b.TierShare != nil {
+		t.Errorf("bound with writes: %v ms, want %v; shares %v", b.MeanMS, 19./4, b.TierShare)
+	}
+
+	if got := run(t, steady, l, settings(96), simulate.Bound).Policies[0].BoundCycles; got != 24 {
+		t.Errorf("a bound by %d cycles, want 24", got)
 	}
 }
 
@@ -126,8 +174,9 @@ func TestBudget(t *testing.T) {
 	s := settings(4)
 	for _, b := range []simulate.Budget{{Share: 1.0 / 24}, {Bytes: 2 * mib}, {Bytes: 3*mib - 1}} {
 		s.Budget = b
-		rep := run(t, memSource(false, reads(repeat(4, cycle...)...)...), l, s, simulate.Planner)
+		rep := run(t, memSource(false, reads(repeat(4, cycle...)...)...), l, s, simulate.Planner, simulate.Bound)
 		p := rep.Policies[0]
+		near(t, "bound", rep.Policies[1].MeanMS*36, 45+3*27) // one exchange before the first cycle
 		var got []float64
 		for _, c := range p.Cycles {
 			got = append(got, c.MeanMS*9)
