@@ -27,7 +27,9 @@ var metricDefs = []struct {
 	{"tier_free_bytes", "Bytes in slots of the tier without an owner.", []string{"tier"}},
 	{"tier_extents", "Mapped extents on the tier.", []string{"tier"}},
 	{"tier_volumes", "Volumes with extents on the tier.", []string{"tier"}},
-	{"tier_service_time_seconds", "Time of one random read of the tier, as the planner sees it.", []string{"tier"}},
+	{"tier_service_time_seconds", "Time of one random read that finds the devices idle, as the planner sees it.", []string{"tier"}},
+	{"tier_access_time_seconds", "Time of one random read with the wait for those before it, as the planner sees it.", []string{"tier"}},
+	{"tier_utilisation_ratio", "Utilisation that makes the one into the other: access time = service time / (1 - utilisation).", []string{"tier"}},
 	{"tier_cache_hits_total", "Reads answered without waiting for a device of the tier.", []string{"tier"}},
 	{"tier_cache_misses_total", "Reads that had to ask a device of the tier.", []string{"tier"}},
 	{"tier_requests_total", "Pieces of requests that went to the tier.", []string{"tier", "op"}},
@@ -53,6 +55,10 @@ var metricDefs = []struct {
 	{"backing_sync_estimate_seconds", "Time that a sync of the backing is expected to take now; writes wait above 1 s.", []string{"tier", "backing"}},
 	{"backing_sequential_rate_bytes", "Bytes a second that the backing is thought to write in sequence, learned from its syncs.", []string{"tier", "backing"}},
 	{"backing_random_rate_writes", "Random writes a second that the backing is thought to take, learned from its syncs.", []string{"tier", "backing"}},
+	{"backing_service_time_seconds", "Time of one random read that finds the device idle, measured; else by its medium.", []string{"tier", "backing"}},
+	{"backing_access_time_seconds", "Time of one random read with the wait for those before it.", []string{"tier", "backing"}},
+	{"backing_busy_ratio", "Share of the last cycle in which the device had something to do.", []string{"tier", "backing"}},
+	{"backing_sequential_read_rate_bytes", "Bytes a second of sequential reads, measured; 0: not yet.", []string{"tier", "backing"}},
 	{"backing_waiting_writes", "Writes that wait because too much of the backing is unsynced.", []string{"tier", "backing"}},
 	{"backing_request_bytes_total", "Bytes of requests that went to the backing.", []string{"tier", "backing", "op"}},
 	{"backing_request_errors_total", "Pieces of requests that failed on the backing.", []string{"tier", "backing", "op"}},
@@ -185,8 +191,8 @@ var (
 
 func (s *sender) tiers() {
 	p := s.c.p
-	times := p.monitor.serviceTimes(p.ranks())
 	tiers := p.ranks()
+	costs := tierCosts(tiers)
 	volumes, extents := make([]int, len(tiers)), make([]int64, len(tiers))
 	for _, v := range p.allVolumes() {
 		for i, t := range tiers {
@@ -226,6 +232,11 @@ func (s *sender) tiers() {
 			s.gauge("backing_random_rate_writes", pace.seeks, l...)
 			s.gauge("backing_waiting_writes", float64(pace.waiting), l...)
 			s.ops("backing", &b.stats, deviceOps, false, l...)
+			cost := b.cost.info(t.media)
+			s.gauge("backing_service_time_seconds", cost.Service.Seconds(), l...)
+			s.gauge("backing_access_time_seconds", cost.Delay.Seconds(), l...)
+			s.gauge("backing_busy_ratio", cost.Busy, l...)
+			s.gauge("backing_sequential_read_rate_bytes", cost.Sequential, l...)
 			s.histogram("backing_sync_duration_seconds", &b.syncTime, l...)
 		}
 		s.gauge("tier_capacity_bytes", float64(total)*s.size, t.name)
@@ -233,7 +244,9 @@ func (s *sender) tiers() {
 		s.gauge("tier_free_bytes", float64(total-used)*s.size, t.name)
 		s.gauge("tier_extents", float64(extents[i]), t.name)
 		s.gauge("tier_volumes", float64(volumes[i]), t.name)
-		s.gauge("tier_service_time_seconds", times[t].Seconds(), t.name)
+		s.gauge("tier_service_time_seconds", costs[i].Service.Seconds(), t.name)
+		s.gauge("tier_access_time_seconds", costs[i].Delay.Seconds(), t.name)
+		s.gauge("tier_utilisation_ratio", costs[i].Utilisation, t.name)
 		s.counter("tier_cache_hits_total", float64(t.stats.hits.Load()), t.name)
 		s.counter("tier_cache_misses_total", float64(t.stats.misses.Load()), t.name)
 		s.ops("tier", &t.stats, deviceOps, true, t.name)

@@ -30,6 +30,8 @@ type member struct {
 	media backing.Media
 	store backing.Store
 	calls *backing.Watched // is store: how long calls take to return
+	meter *backing.Meter   // is below it: how fast the device answers
+	cost  cost
 	// missing: it was not there at open; the store answers with ErrBackingMissing.
 	missing   bool
 	forgotten atomic.Bool // missing, and given up for good
@@ -89,7 +91,8 @@ func newMember(p *Pool, m extentmap.Member, spec BackingSpec, st backing.Store, 
 		slots: alloc.New(l.Slots),
 		wake:  make(chan struct{}, 1), recorded: make(chan struct{}), gone: make(chan struct{}), opened: make(chan struct{}),
 	}
-	b.calls = backing.NewWatched(st, b.noteError)
+	b.meter = backing.NewMeter(st, nil)
+	b.calls = backing.NewWatched(b.meter, b.noteError)
 	b.store = b.calls
 	b.pace.init(b.media)
 	paced := pacedStore{b.store, &b.pace}

@@ -4,15 +4,13 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"slices"
 	"sync"
 	"time"
 
-	"tierd/pkg/backing"
 	"tierd/pkg/metrics"
-	"tierd/tiering/extent"
 	"tierd/tiering/heat"
 	"tierd/tiering/plan"
+	"tierd/tiering/schedule"
 )
 
 // drainInterval is how often counted accesses are added to the scores.
@@ -30,6 +28,7 @@ type monitor struct {
 
 	mu        sync.Mutex
 	opts      RelocationOptions
+	pacer     schedule.Pacer
 	cycle     int64     // number of cycles since open
 	nextCycle time.Time // when the next plan is due
 	last      plan.Plan
@@ -38,13 +37,6 @@ type monitor struct {
 
 	cycleTime metrics.Histogram
 	planned   struct{ up, down, rebalance int64 } // bytes, over all plans
-}
-
-// serviceTime follows the mean time of one device read of a tier.
-type serviceTime struct {
-	requests uint64
-	sum      time.Duration
-	mean     time.Duration // 0: not enough seen yet
 }
 
 func newMonitor(p *Pool, o RelocationOptions, path string) *monitor {
@@ -96,7 +88,7 @@ func (m *monitor) runCycle(now time.Time) {
 	p.heat.Drain(now)
 	p.heat.Tick(now)
 	p.reloc.beginCycle(now)
-	m.measure()
+	m.measure(now)
 	pl, tiers := m.plan(now)
 	m.mu.Lock()
 	m.cycle++
@@ -123,54 +115,6 @@ func (m *monitor) runCycle(now time.Time) {
 	p.log.Debug("cycle", "number", cycle, "moves", len(pl.Moves), "bytes_up", pl.BytesUp, "bytes_down", pl.BytesDown, "took", took)
 }
 
-// measure brings the tiers' service times up to date from the device reads since
-// the last cycle.
-func (m *monitor) measure() {
-	const enough = 50 // reads that a mean is taken from
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	for _, t := range m.pool.ranks() {
-		s := &t.service
-		var n uint64
-		var sum time.Duration
-		for _, b := range t.members() {
-			n += b.stats.ops[OpRead].latency.Count()
-			sum += b.stats.ops[OpRead].latency.Sum()
-		}
-		if n-s.requests < enough {
-			continue
-		}
-		mean := (sum - s.sum) / time.Duration(n-s.requests)
-		if s.mean != 0 {
-			mean = (s.mean + mean) / 2
-		}
-		s.requests, s.sum, s.mean = n, sum, mean
-	}
-}
-
-// serviceTimes returns what one random read costs in each tier. Where too few
-// have been seen it goes by the kind of medium. Of two tiers the one declared
-// faster never counts as slower: reads that found a slow tier's data in some
-// cache on the way would turn the order of the tiers round.
-func (m *monitor) serviceTimes(tiers []*tier) map[*tier]time.Duration {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	times := make(map[*tier]time.Duration)
-	var before time.Duration
-	for _, t := range tiers {
-		d := t.service.mean
-		if d == 0 {
-			d = 200 * time.Microsecond
-			if t.media == backing.HDD {
-				d = 8 * time.Millisecond
-			}
-		}
-		before = max(d, before+before/4)
-		times[t] = before
-	}
-	return times
-}
-
 // plan makes a plan for the state of now, within what is left of the budget. It
 // speaks of tiers by their ranks, which are their places among those returned.
 func (m *monitor) plan(now time.Time) (plan.Plan, []*tier) {
@@ -190,7 +134,7 @@ func (m *monitor) plan(now time.Time) (plan.Plan, []*tier) {
 }
 
 // budgetBytes returns what moves may write in the coming cycle; negative for any
-// amount.
+// amount. The day's amount is spread over the open time of the day.
 func (m *monitor) budgetBytes(o RelocationOptions, now time.Time) int64 {
 	left := int64(-1)
 	least := func(n int64) {
@@ -201,6 +145,11 @@ func (m *monitor) budgetBytes(o RelocationOptions, now time.Time) int64 {
 	cycle, day := m.pool.reloc.budget.Left()
 	least(cycle)
 	least(day)
+	if o.Limits.PerDay > 0 {
+		m.mu.Lock()
+		least(m.pacer.Allow(now, o.Calendar, o.Limits.PerDay, m.pool.reloc.budget.Spent().Total))
+		m.mu.Unlock()
+	}
 	open, rate, _ := o.Calendar.At(now)
 	if !open {
 		return 0
@@ -212,75 +161,6 @@ func (m *monitor) budgetBytes(o RelocationOptions, now time.Time) int64 {
 		least(int64(float64(rate) * o.Cycle.Seconds()))
 	}
 	return left
-}
-
-// view is the state of the pool as the planner sees it.
-func (m *monitor) view(now time.Time, tiers []*tier) plan.View {
-	p := m.pool
-	times := m.serviceTimes(tiers)
-	v := plan.View{Extents: func(yield func(plan.Extent) bool) { p.planExtents(now, tiers, yield) }}
-	for i, t := range tiers {
-		pt := plan.Tier{ID: extent.TierID(i), Name: t.name, ServiceTime: times[t]}
-		for _, b := range t.members() {
-			c := b.slots.Counts()
-			if b.err() != nil || b.draining.Load() {
-				continue
-			}
-			pt.Writable = true
-			pt.Slots += c.Total - c.Quarantined
-			pt.Free += c.Clean + c.Cleaning + c.Free
-			pt.Bandwidth += b.pace.rate()
-		}
-		v.Tiers = append(v.Tiers, pt)
-	}
-	return v
-}
-
-// planExtents yields every mapped extent with its heat, in one pass over the maps.
-// A tier that is not among tiers has come, or gone, since they were looked at: it
-// has no part in this plan.
-func (p *Pool) planExtents(now time.Time, tiers []*tier, yield func(plan.Extent) bool) {
-	const chunk = 4096
-	names := tierNames(tiers)
-	scores := make([]heat.Score, chunk)
-	for _, v := range p.allVolumes() {
-		if v.gone.Load() {
-			continue
-		}
-		pol, err := parsePolicy(v.Policy().name, names)
-		if err != nil {
-			continue
-		}
-		failed := v.failed.Load() != nil
-		first, n := extent.Index(0), 0
-		goOn := true
-		v.table.Range(func(i extent.Index, e extent.Entry) bool {
-			if !e.Mapped() {
-				return true
-			}
-			if n == 0 || i >= first+extent.Index(n) {
-				first = i
-				n = v.heat.Scores(first, scores[:min(chunk, int(v.table.Len()-first))], now)
-			}
-			var s heat.Score
-			if i < first+extent.Index(n) {
-				s = scores[i-first]
-			}
-			b := p.member(e.Location())
-			rank := slices.Index(tiers, b.tier)
-			if rank < 0 {
-				return true
-			}
-			goOn = yield(plan.Extent{
-				Key: extent.Key{Volume: v.id, Index: i}, Tier: extent.TierID(rank), Backing: b.id, Want: pol.want,
-				Pinned: failed || b.err() != nil || b.draining.Load(), Heat: s.Heat, Age: s.Age, SinceMove: s.SinceMove,
-			})
-			return goOn
-		})
-		if !goOn {
-			return
-		}
-	}
 }
 
 // load reads the heat of the last run. Heat is a hint: what cannot be read is

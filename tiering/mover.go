@@ -172,7 +172,7 @@ func (w *mover) admit(j job) error {
 	}
 	w.src = p.member(w.entry.Location())
 	w.touches[0].Store(w.src)
-	if w.off != nil && w.src != w.off || w.off == nil && w.src.tier != j.from {
+	if w.off != nil && w.src != w.off || w.off == nil && w.src.tier != j.from || j.Reason == plan.ReasonBalance && w.src.id != j.FromBacking {
 		return errAbandon("changed")
 	}
 	if j.Reason == plan.ReasonCache { // no plan looks at these again, however long they wait
@@ -200,7 +200,7 @@ func (w *mover) reserve(ctx context.Context, j job) (extent.Location, error) {
 	for {
 		freed := p.freed.wait()
 		targets, full := w.targets(j)
-		l, err := w.tryReserve(targets, j.Swap)
+		l, err := w.tryReserve(targets, j)
 		if err != nil || !l.IsZero() {
 			return l, err
 		}
@@ -224,7 +224,7 @@ func (w *mover) reserve(ctx context.Context, j job) (extent.Location, error) {
 // tryReserve takes a clean slot of the first tier that has one; the location is zero
 // if there is none. What is reserved for volumes is kept from extents whose old slots
 // are of no use to anybody.
-func (w *mover) tryReserve(targets []*tier, swap bool) (extent.Location, error) {
+func (w *mover) tryReserve(targets []*tier, j job) (extent.Location, error) {
 	p := w.r.pool
 	if w.off != nil && w.off.draining.Load() {
 		if !p.admitMove() {
@@ -236,14 +236,31 @@ func (w *mover) tryReserve(targets []*tier, swap bool) (extent.Location, error) 
 	for _, t := range targets {
 		// Promotions leave room for new extents. One half of a swap takes the place
 		// that the other leaves, or a slot to turn round in: a full tier is not frozen.
-		if t.rank() < w.src.tier.rank() && !swap && !t.aboveHeadroom(p.monitor.headroom()) {
+		if t.rank() < w.src.tier.rank() && !j.Swap && !t.aboveHeadroom(p.monitor.headroom()) {
 			continue
 		}
-		if l, ok := reserveIn(t, false, w.off); ok {
+		if l, ok := w.reserveSlot(t, j); ok {
 			return l, nil
 		}
 	}
 	return extent.Location{}, nil
+}
+
+// reserveSlot takes a clean slot of a tier: on the backing that the plan chose, if it has
+// one, and on no other if it is all about that backing.
+func (w *mover) reserveSlot(t *tier, j job) (extent.Location, bool) {
+	if j.ToBacking != 0 {
+		b := w.r.pool.member(extent.Location{Backing: j.ToBacking})
+		if b != nil && b.tier == t && b.takesExtents() {
+			if s, ok := b.reserve(); ok {
+				return extent.Location{Backing: b.id, Slot: s}, true
+			}
+		}
+		if j.Reason == plan.ReasonBalance {
+			return extent.Location{}, false
+		}
+	}
+	return reserveIn(t, false, w.off)
 }
 
 // targets returns the tiers that the extent may move to, best first, and what to

@@ -37,15 +37,15 @@ type PoolInfo struct {
 
 // TierInfo describes one tier.
 type TierInfo struct {
-	ID          extent.TierID
-	Name        string
-	Media       string
-	Slots       alloc.Counts  // without the free ones of backings that are missing or have failed
-	ServiceTime time.Duration // of one random read, as the planner sees it
-	Ops         map[string]OpCounts
-	Hits        uint64
-	Misses      uint64
-	Headroom    int64 // bytes barred to promotions
+	ID       extent.TierID
+	Name     string
+	Media    string
+	Slots    alloc.Counts // without the free ones of backings that are missing or have failed
+	Cost     CostInfo     // as the planner sees it
+	Ops      map[string]OpCounts
+	Hits     uint64
+	Misses   uint64
+	Headroom int64 // bytes barred to promotions
 }
 
 // BackingInfo describes one backing.
@@ -65,6 +65,7 @@ type BackingInfo struct {
 	Unsynced int64         // bytes that no finished sync covers
 	SyncTime time.Duration // that a sync is expected to take now
 	Waiting  int64         // writes that wait for one
+	Cost     CostInfo
 	Ops      map[string]OpCounts
 }
 
@@ -139,12 +140,12 @@ func (p *Pool) Continuity() uuid.UUID {
 // Tiers returns the tiers, fastest first.
 func (p *Pool) Tiers() []TierInfo {
 	tiers := p.ranks()
-	times := p.monitor.serviceTimes(tiers)
+	costs := tierCosts(tiers)
 	headroom := p.monitor.headroom()
 	infos := make([]TierInfo, len(tiers))
 	for i, t := range tiers {
 		infos[i] = TierInfo{
-			ID: t.rank(), Name: t.name, Media: string(t.media), ServiceTime: times[t], Ops: t.stats.counts(),
+			ID: t.rank(), Name: t.name, Media: string(t.media), Cost: costs[i], Ops: t.stats.counts(),
 			Hits: t.stats.hits.Load(), Misses: t.stats.misses.Load(),
 		}
 		for _, b := range t.members() {
@@ -179,6 +180,7 @@ func (p *Pool) Backings() []BackingInfo {
 			ID: b.id, UUID: b.uuid, Path: b.path, Tier: b.tier.name, Err: b.err(), State: state, Why: why, Since: since,
 			Draining: b.draining.Load(), Drain: b.drainInfo(),
 			Size: b.size, Slots: b.slots.Counts(), Unsynced: pace.unsynced, SyncTime: pace.estimate, Waiting: pace.waiting, Ops: b.stats.counts(),
+			Cost: b.cost.info(b.tier.media),
 		})
 	})
 	return infos

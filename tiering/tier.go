@@ -18,8 +18,6 @@ type tier struct {
 
 	place atomic.Uint32             // its rank, 0 the fastest
 	list  atomic.Pointer[[]*member] // replaced, never edited
-
-	service serviceTime // guarded by monitor.mu
 }
 
 func newTier(name string, media backing.Media) *tier {

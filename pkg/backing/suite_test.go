@@ -26,6 +26,12 @@ func TestSuiteSimulated(t *testing.T) {
 	})
 }
 
+func TestSuiteMeter(t *testing.T) {
+	storetest.Run(t, func(t *testing.T, size int64) backing.Store {
+		return backing.NewWatched(backing.NewMeter(backing.NewMem(size), nil), func(string, error) {})
+	})
+}
+
 func TestSuiteFile(t *testing.T) {
 	shm := "/dev/shm"
 	for _, tt := range []struct {

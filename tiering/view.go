@@ -1,0 +1,84 @@
+package tiering
+
+import (
+	"slices"
+	"time"
+
+	"tierd/tiering/extent"
+	"tierd/tiering/heat"
+	"tierd/tiering/plan"
+)
+
+// view is the state of the pool as the planner sees it.
+func (m *monitor) view(now time.Time, tiers []*tier) plan.View {
+	p := m.pool
+	costs := tierCosts(tiers)
+	v := plan.View{Extents: func(yield func(plan.Extent) bool) { p.planExtents(now, tiers, yield) }}
+	for i, t := range tiers {
+		pt := plan.Tier{ID: extent.TierID(i), Name: t.name, ServiceTime: costs[i].Service, Utilisation: costs[i].Utilisation}
+		for _, b := range t.members() {
+			c := b.slots.Counts()
+			takes := b.takesExtents() && !b.health.suspect.Load()
+			v.Backings = append(v.Backings, plan.Backing{
+				ID: b.id, Tier: pt.ID, Slots: c.Total - c.Quarantined, Free: c.Clean + c.Cleaning + c.Free,
+				Utilisation: b.cost.info(t.media).Busy, Writable: takes,
+			})
+			if !takes {
+				continue
+			}
+			pt.Writable = true
+			pt.Slots += c.Total - c.Quarantined
+			pt.Free += c.Clean + c.Cleaning + c.Free
+			pt.Bandwidth += b.pace.rate()
+		}
+		v.Tiers = append(v.Tiers, pt)
+	}
+	return v
+}
+
+// planExtents yields every mapped extent with its heat, in one pass over the maps.
+// A tier that is not among tiers has come, or gone, since they were looked at: it
+// has no part in this plan.
+func (p *Pool) planExtents(now time.Time, tiers []*tier, yield func(plan.Extent) bool) {
+	const chunk = 4096
+	names := tierNames(tiers)
+	scores := make([]heat.Score, chunk)
+	for _, v := range p.allVolumes() {
+		if v.gone.Load() {
+			continue
+		}
+		pol, err := parsePolicy(v.Policy().name, names)
+		if err != nil {
+			continue
+		}
+		failed := v.failed.Load() != nil
+		first, n := extent.Index(0), 0
+		goOn := true
+		v.table.Range(func(i extent.Index, e extent.Entry) bool {
+			if !e.Mapped() {
+				return true
+			}
+			if n == 0 || i >= first+extent.Index(n) {
+				first = i
+				n = v.heat.Scores(first, scores[:min(chunk, int(v.table.Len()-first))], now)
+			}
+			var s heat.Score
+			if i < first+extent.Index(n) {
+				s = scores[i-first]
+			}
+			b := p.member(e.Location())
+			rank := slices.Index(tiers, b.tier)
+			if rank < 0 {
+				return true
+			}
+			goOn = yield(plan.Extent{
+				Key: extent.Key{Volume: v.id, Index: i}, Tier: extent.TierID(rank), Backing: b.id, Want: pol.want,
+				Pinned: failed || b.err() != nil || b.draining.Load(), Heat: s.Heat, Age: s.Age, SinceMove: s.SinceMove,
+			})
+			return goOn
+		})
+		if !goOn {
+			return
+		}
+	}
+}
