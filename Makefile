@@ -8,7 +8,7 @@ FUZZTIME ?= 10s
 BENCH    ?= .
 BENCHFLAGS ?=
 KEEP     ?=
-UNIT      = $$($(GO) list ./... | grep -v -e /test/e2e -e /test/demo -e /test/deps -e '/deploy$$')
+UNIT      = $$($(GO) list ./... | grep -v -e /test/e2e -e /test/demo -e /test/tiering -e /test/deps -e '/deploy$$')
 
 PREFIX   ?= /usr/local
 DESTDIR  ?=
@@ -87,6 +87,10 @@ bench-flush: build ## time of FLUSH beside a slow drive, against pass marks (BEN
 .PHONY: bench-isolation
 bench-isolation: build ## hits beside slow requests on one connection, against a pass mark (BENCHFLAGS, see test/flush)
 	$(GO) run ./test/flush -isolation -seconds 1 -dir /var/tmp $(BENCHFLAGS)
+
+.PHONY: bench-tiering
+bench-tiering: build ## movement of extents from cold, against pass marks, some minutes (BENCHFLAGS, see test/tiering)
+	$(GO) run ./test/tiering -json bin/bench-tiering.json $(BENCHFLAGS)
 
 .PHONY: microbench
 microbench: ## the Go benchmarks of all packages (BENCH=regexp)

@@ -138,6 +138,55 @@ func TestZipfPlacement(t *testing.T) {
 	}
 }
 
+// TestRanking: regions are drawn as often as their ranks say, and stay where they are
+// with another seed as long as Place does not change.
+func TestRanking(t *testing.T) {
+	s := NewSpec("unix:x")
+	s.Pattern, s.Grain, s.Place = Zipf, 64<<10, 5
+	const size, draws = 4 << 20, 50_000
+	offsets := s.Ranking(size)
+	if len(offsets) != size/int(s.Grain) {
+		t.Fatalf("%d regions, want %d", len(offsets), size/s.Grain)
+	}
+	var first []int64
+	for _, seed := range []uint64{1, 2} {
+		s.Seed = seed
+		src := newPatternSource(&s, size)
+		rng := rand.New(rand.NewPCG(seed, 4))
+		drawn := map[int64]int{}
+		for range draws {
+			o, err := src.next(rng)
+			if err != nil {
+				t.Fatal(err)
+			}
+			drawn[o.off/s.Grain*s.Grain]++
+		}
+		all := 0.0
+		for k := range offsets {
+			all += math.Pow(float64(k+1), -s.Theta)
+		}
+		for k, off := range offsets {
+			want := draws * math.Pow(float64(k+1), -s.Theta) / all
+			if math.Abs(float64(drawn[off])-want) > 6*math.Sqrt(want) {
+				t.Errorf("seed %d: rank %d was drawn %d times, want about %.0f", seed, k+1, drawn[off], want)
+			}
+		}
+		if first == nil {
+			first = s.Ranking(size)
+		} else if !slices.Equal(first, s.Ranking(size)) {
+			t.Error("another seed moves the regions")
+		}
+	}
+	s.Place = 0
+	if slices.Equal(first, s.Ranking(size)) {
+		t.Error("without a place the seed says where the regions lie, and it is another one")
+	}
+	s.Pattern = Uniform
+	if got := s.Ranking(size); got != nil {
+		t.Errorf("ranking of uniform = %v, want none", got)
+	}
+}
+
 func TestHistogramBuckets(t *testing.T) {
 	for i := range buckets {
 		top := bucketTop(i)

@@ -60,6 +60,7 @@ type Result struct {
 	// Errors counts failed operations of all phases by errno ("EIO", ...) or "disconnected".
 	Errors         map[string]int64 `json:"errors"`
 	ScheduleLagMax int64            `json:"schedule_lag_max_ns"`
+	Latencies      *Histogram       `json:"-"` // of all operations, to be merged with those of other runs
 	FillSeconds    float64          `json:"fill_seconds"`
 	VerifySeconds  float64          `json:"verify_seconds"` // of the verify pass
 	Verify         *VerifyStats     `json:"verify"`         // null without verification

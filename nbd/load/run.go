@@ -294,7 +294,7 @@ func (r *run) measure(res *Result, elapsed time.Duration) {
 		total.Merge(&h)
 		bytes += n
 	}
-	res.Total = newOpStats(&total, bytes, elapsed)
+	res.Total, res.Latencies = newOpStats(&total, bytes, elapsed), &total
 }
 
 // collect fills errors and verification into res.

@@ -1,6 +1,7 @@
 package load
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -68,9 +69,23 @@ func newPatternSource(s *Spec, size int64) *patternSource {
 		p.grain = min(max(1, s.Grain/s.BlockSize), p.blocks)
 		p.regions = p.blocks / p.grain
 		p.zipf = newZipf(p.regions, s.Theta)
-		p.place = newPermutation(p.regions, s.Seed)
+		p.place = newPermutation(p.regions, cmp.Or(s.Place, s.Seed))
 	}
 	return p
+}
+
+// Ranking returns the offsets of the regions of zipf in a volume of size bytes, hottest
+// first: what rank k, counted from 1, is drawn in proportion to 1/k^Theta.
+func (s *Spec) Ranking(size int64) []int64 {
+	p := newPatternSource(s, size)
+	if p.place == nil {
+		return nil
+	}
+	offsets := make([]int64, p.regions)
+	for k := range offsets {
+		offsets[k] = p.place.at(int64(k)) * p.grain * s.BlockSize
+	}
+	return offsets
 }
 
 func (p *patternSource) next(rng *rand.Rand) (op, error) {

@@ -48,6 +48,7 @@ type Spec struct {
 	Theta   float64 `json:"theta"` // exponent of zipf, above 0
 	Grain   int64   `json:"grain"` // bytes that share one popularity
 	Seed    uint64  `json:"seed"`
+	Place   uint64  `json:"place"` // seed of where the hot regions lie; 0: Seed
 
 	Duration time.Duration `json:"duration_ns"` // of the measurement; 0: by Ops alone
 	Warmup   time.Duration `json:"warmup_ns"`   // before it

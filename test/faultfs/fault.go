@@ -31,6 +31,8 @@ type Fault struct {
 	To   int64  // what begins here or later passes; 0: no end
 	// Times is how often it strikes; 0: for ever.
 	Times int
+	// Longer is how long what it strikes is at least, less one byte.
+	Longer int64
 
 	// Delay holds the operation back, until the faults are replaced at most.
 	Delay time.Duration
@@ -47,7 +49,8 @@ type Fault struct {
 // armed is a Fault in force.
 type armed struct {
 	Fault
-	hits int
+	hits  int
+	bytes int64 // of what it struck
 }
 
 // faults are what is in force.
@@ -71,15 +74,14 @@ func (f *faults) set(list []Fault) {
 	f.changed = make(chan struct{})
 }
 
-// hits returns how often each fault struck.
-func (f *faults) hits() []int {
+// hits returns how often each fault struck, and the bytes that it struck.
+func (f *faults) hits() (hits []int, bytes []int64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	n := make([]int, len(f.list))
-	for i, a := range f.list {
-		n[i] = a.hits
+	for _, a := range f.list {
+		hits, bytes = append(hits, a.hits), append(bytes, a.bytes)
 	}
-	return n
+	return hits, bytes
 }
 
 // strike returns the fault that an operation meets, after its delay; nil if none.
@@ -90,6 +92,7 @@ func (f *faults) strike(ctx context.Context, op Op, name string, fd int, off, n 
 	for _, a := range f.list {
 		if a.meets(op, name, fd, off, n) {
 			a.hits++
+			a.bytes += n
 			met = &a.Fault
 			break
 		}
@@ -109,7 +112,7 @@ func (f *faults) strike(ctx context.Context, op Op, name string, fd int, off, n 
 
 // meets is called with the lock of the faults held.
 func (a *armed) meets(op Op, name string, fd int, off, n int64) bool {
-	if a.Op&op == 0 || a.Name != "" && a.Name != name || a.Times > 0 && a.hits >= a.Times {
+	if a.Op&op == 0 || a.Name != "" && a.Name != name || a.Times > 0 && a.hits >= a.Times || n <= a.Longer && a.Longer > 0 {
 		return false
 	}
 	if op&(Sync|Open) == 0 && (off+n <= a.From || a.To > 0 && off >= a.To) {

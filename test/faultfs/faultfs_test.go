@@ -95,6 +95,19 @@ func TestFaults(t *testing.T) {
 		t.Errorf("hits = %v, %v, want one", n, err)
 	}
 
+	// What has no consequence counts.
+	set(t, f, Fault{Op: Write, Longer: 4096})
+	ok(write(a, 0))
+	if _, err := a.WriteAt(make([]byte, 4097), 4096); err != nil {
+		t.Error(err)
+	}
+	if _, err := a.WriteAt(make([]byte, 128<<10), 65536); err != nil {
+		t.Error(err)
+	}
+	if n, err := f.Bytes(); err != nil || len(n) != 1 || n[0] != 4097+128*1024 {
+		t.Errorf("bytes = %v, %v, want %d", n, err, 4097+128*1024)
+	}
+
 	set(t, f, Fault{Op: Write, Name: "a", Times: 1, Short: 1000})
 	if n, err := unix.Pwrite(int(a.Fd()), block, 16384); n != 1000 || err != nil {
 		t.Errorf("short write = %d, %v, want 1000", n, err)

@@ -19,7 +19,8 @@ type request struct {
 }
 
 type answer struct {
-	Hits []int
+	Hits  []int
+	Bytes []int64
 }
 
 // Main serves and does not return if the process was started for that. A TestMain
@@ -37,7 +38,8 @@ func serve(mount string, args []string) (*fuse.Server, func(request) answer, err
 	data.RootNode = root
 	srv, err := fs.Mount(mount, root, &fs.Options{MountOptions: fuseproc.Options(name)})
 	return srv, func(r request) answer {
-		a := answer{Hits: root.faults.hits()}
+		var a answer
+		a.Hits, a.Bytes = root.faults.hits()
 		if r.Set {
 			root.faults.set(r.Faults)
 			forget(root, r.Faults)
@@ -98,6 +100,14 @@ func (f *FS) Hits() ([]int, error) {
 	var a answer
 	err := f.proc.Ask(request{}, &a)
 	return a.Hits, err
+}
+
+// Bytes returns how many bytes each of the faults in force has struck. A fault without
+// a consequence counts, and does nothing else.
+func (f *FS) Bytes() ([]int64, error) {
+	var a answer
+	err := f.proc.Ask(request{}, &a)
+	return a.Bytes, err
 }
 
 // Close unmounts the file system and ends its process. What has files of it open

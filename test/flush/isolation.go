@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"tierd/nbd/client"
+	"tierd/test/awake"
 	"tierd/test/slowdrive"
 )
 
@@ -49,7 +50,7 @@ func isolation(ctx context.Context, o *options, stdout, stderr io.Writer) int {
 		return 0
 	}
 	if o.awake {
-		sleep, err := keepAwake(ctx)
+		sleep, err := awake.Keep(ctx)
 		if err != nil {
 			fmt.Fprintf(stderr, "flush: %v\n", err)
 			return 1

@@ -13,6 +13,7 @@ import (
 	"syscall"
 	"time"
 
+	"tierd/test/awake"
 	"tierd/test/slowdrive"
 )
 
@@ -37,10 +38,7 @@ type options struct {
 
 func main() {
 	slowdrive.Main()
-	if len(os.Args) == 2 && os.Args[1] == spinArgument {
-		spin()
-		return
-	}
+	awake.Main()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr))

@@ -1,4 +1,4 @@
-package main
+package awake
 
 import (
 	"context"
@@ -10,14 +10,22 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// spinArgument makes this program one of those that keepAwake starts.
+// spinArgument makes the program one of those that Keep starts.
 const spinArgument = "spin"
+
+// Main spins and does not return if the process was started for that.
+func Main() {
+	if len(os.Args) == 2 && os.Args[1] == spinArgument {
+		spin()
+		os.Exit(0)
+	}
+}
 
 // spin does nothing, with all that is left of a processor.
 func spin() {
 	runtime.LockOSThread()
 	if err := unix.SchedSetAttr(0, &unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: unix.SCHED_IDLE}, 0); err != nil {
-		fmt.Fprintln(os.Stderr, "flush: SCHED_IDLE:", err)
+		fmt.Fprintln(os.Stderr, "awake: SCHED_IDLE:", err)
 		os.Exit(1)
 	}
 	for parent := os.Getppid(); ; {
@@ -29,11 +37,9 @@ func spin() {
 	}
 }
 
-// keepAwake keeps the processors from going to sleep, until the function is called that it
-// returns. To wake one takes tens of microseconds in a virtual machine: a client that
-// waits for each answer pays that when it is alone, and not beside others, so that the
-// machine would be compared and not the server.
-func keepAwake(ctx context.Context) (sleep func(), err error) {
+// Keep keeps the processors from going to sleep, until the function is called that it
+// returns.
+func Keep(ctx context.Context) (sleep func(), err error) {
 	exe, err := os.Executable()
 	if err != nil {
 		return nil, err
