@@ -107,8 +107,18 @@ func mediaService(m backing.Media) time.Duration {
 	return 200 * time.Microsecond
 }
 
-// measure brings the costs of all backings up to date.
+// measure brings the costs of all backings up to date, unless that was done a short while
+// ago: a plan that is looked at and one that is carried out then go by the same costs.
 func (m *monitor) measure(now time.Time) {
+	m.mu.Lock()
+	fresh := !m.measured.IsZero() && now.Sub(m.measured) < m.opts.Cycle/2 && !now.Before(m.measured)
+	if !fresh {
+		m.measured = now
+	}
+	m.mu.Unlock()
+	if fresh {
+		return
+	}
 	m.pool.eachMember(func(b *member) { b.cost.learn(now, b.meter.Measures()) })
 }
 

@@ -33,6 +33,7 @@ type monitor struct {
 	nextCycle time.Time // when the next plan is due
 	last      plan.Plan
 	lastTime  time.Time // of the last plan
+	measured  time.Time // when the costs of the backings were brought up to date
 	paused    bool
 
 	cycleTime metrics.Histogram
@@ -89,7 +90,7 @@ func (m *monitor) runCycle(now time.Time) {
 	p.heat.Tick(now)
 	p.reloc.beginCycle(now)
 	m.measure(now)
-	pl, tiers := m.plan(now)
+	pl, tiers := m.plan(now, false)
 	m.mu.Lock()
 	m.cycle++
 	m.nextCycle = now.Add(m.opts.Cycle)
@@ -115,9 +116,10 @@ func (m *monitor) runCycle(now time.Time) {
 	p.log.Debug("cycle", "number", cycle, "moves", len(pl.Moves), "bytes_up", pl.BytesUp, "bytes_down", pl.BytesDown, "took", took)
 }
 
-// plan makes a plan for the state of now, within what is left of the budget. It
-// speaks of tiers by their ranks, which are their places among those returned.
-func (m *monitor) plan(now time.Time) (plan.Plan, []*tier) {
+// plan makes a plan for the state of now, within what is left of the budget; with ahead as
+// if another cycle began now. It speaks of tiers by their ranks, which are their places
+// among those returned.
+func (m *monitor) plan(now time.Time, ahead bool) (plan.Plan, []*tier) {
 	m.mu.Lock()
 	o := m.opts
 	m.mu.Unlock()
@@ -125,17 +127,17 @@ func (m *monitor) plan(now time.Time) (plan.Plan, []*tier) {
 	pol := plan.Defaults(p.size.Bytes())
 	pol.Hysteresis, pol.Headroom = o.Hysteresis, o.Headroom
 	pol.AccessTime, pol.Horizon = p.opts.Heat.Position, p.opts.Heat.LongHalfLife
-	pol.BudgetBytes = m.budgetBytes(o, now)
+	pol.BudgetBytes = m.budgetBytes(o, now, ahead)
 	if o.Planner != nil {
 		o.Planner(&pol)
 	}
 	tiers := p.ranks()
-	return plan.Next(m.view(now, tiers), pol), tiers
+	return plan.Next(m.view(now, tiers, ahead), pol), tiers
 }
 
 // budgetBytes returns what moves may write in the coming cycle; negative for any
 // amount. The day's amount is spread over the open time of the day.
-func (m *monitor) budgetBytes(o RelocationOptions, now time.Time) int64 {
+func (m *monitor) budgetBytes(o RelocationOptions, now time.Time, ahead bool) int64 {
 	left := int64(-1)
 	least := func(n int64) {
 		if n >= 0 && (left < 0 || n < left) {
@@ -143,6 +145,9 @@ func (m *monitor) budgetBytes(o RelocationOptions, now time.Time) int64 {
 		}
 	}
 	cycle, day := m.pool.reloc.budget.Left()
+	if ahead && o.Limits.PerCycle > 0 {
+		cycle = o.Limits.PerCycle
+	}
 	least(cycle)
 	least(day)
 	if o.Limits.PerDay > 0 {
@@ -211,11 +216,12 @@ func (m *monitor) save(now time.Time) error {
 	return nil
 }
 
-// PlanNow returns what would be moved now, without doing it.
+// PlanNow returns what RunCycle would move now, without doing it.
 func (p *Pool) PlanNow() plan.Plan {
 	now := p.clock.Now()
 	p.heat.Drain(now)
-	pl, _ := p.monitor.plan(now)
+	p.monitor.measure(now)
+	pl, _ := p.monitor.plan(now, true)
 	return pl
 }
 

@@ -9,11 +9,12 @@ import (
 	"tierd/tiering/plan"
 )
 
-// view is the state of the pool as the planner sees it.
-func (m *monitor) view(now time.Time, tiers []*tier) plan.View {
+// view is the state of the pool as the planner sees it; with ahead as it will see it when
+// the cycle has ended, if that is now.
+func (m *monitor) view(now time.Time, tiers []*tier, ahead bool) plan.View {
 	p := m.pool
 	costs := tierCosts(tiers)
-	v := plan.View{Extents: func(yield func(plan.Extent) bool) { p.planExtents(now, tiers, yield) }}
+	v := plan.View{Extents: func(yield func(plan.Extent) bool) { p.planExtents(now, tiers, ahead, yield) }}
 	for i, t := range tiers {
 		pt := plan.Tier{ID: extent.TierID(i), Name: t.name, ServiceTime: costs[i].Service, Utilisation: costs[i].Utilisation}
 		for _, b := range t.members() {
@@ -39,7 +40,7 @@ func (m *monitor) view(now time.Time, tiers []*tier) plan.View {
 // planExtents yields every mapped extent with its heat, in one pass over the maps.
 // A tier that is not among tiers has come, or gone, since they were looked at: it
 // has no part in this plan.
-func (p *Pool) planExtents(now time.Time, tiers []*tier, yield func(plan.Extent) bool) {
+func (p *Pool) planExtents(now time.Time, tiers []*tier, ahead bool, yield func(plan.Extent) bool) {
 	const chunk = 4096
 	names := tierNames(tiers)
 	scores := make([]heat.Score, chunk)
@@ -52,6 +53,10 @@ func (p *Pool) planExtents(now time.Time, tiers []*tier, yield func(plan.Extent)
 			continue
 		}
 		failed := v.failed.Load() != nil
+		score := v.heat.Scores
+		if ahead {
+			score = v.heat.NextScores
+		}
 		first, n := extent.Index(0), 0
 		goOn := true
 		v.table.Range(func(i extent.Index, e extent.Entry) bool {
@@ -60,7 +65,7 @@ func (p *Pool) planExtents(now time.Time, tiers []*tier, yield func(plan.Extent)
 			}
 			if n == 0 || i >= first+extent.Index(n) {
 				first = i
-				n = v.heat.Scores(first, scores[:min(chunk, int(v.table.Len()-first))], now)
+				n = score(first, scores[:min(chunk, int(v.table.Len()-first))], now)
 			}
 			var s heat.Score
 			if i < first+extent.Index(n) {

@@ -86,19 +86,36 @@ func byReason(counts map[string]int64) string {
 }
 
 func planLine(p control.PlanSummary) string {
-	return fmt.Sprintf("%s: %s up, %s down, %s rebalanced, in about %s",
-		count(p.Moves, "move"), size(p.PromotionBytes), size(p.DemotionBytes), size(p.RebalanceBytes), seconds(p.EtaSeconds))
+	when := "not within two weeks"
+	if p.EtaSeconds >= 0 {
+		when = "in about " + seconds(p.EtaSeconds)
+	}
+	return fmt.Sprintf("%s: %s up, %s down, %s rebalanced, %s",
+		count(p.Moves, "move"), size(p.PromotionBytes), size(p.DemotionBytes), size(p.RebalanceBytes), when)
 }
+
+// gainLine says what a plan makes of the mean latency; "" if nothing is accessed.
+func gainLine(p control.PlanSummary) string {
+	if p.LatencySeconds <= 0 {
+		return ""
+	}
+	return fmt.Sprintf("mean access by the model, nothing answered from memory: %s now, %s afterwards (%+.1f %%)\n",
+		milliseconds(p.LatencySeconds), milliseconds(p.LatencyAfterSeconds), 100*(p.LatencyAfterSeconds/p.LatencySeconds-1))
+}
+
+func milliseconds(seconds float64) string { return fmt.Sprintf("%.3g ms", seconds*1e3) }
 
 func newRelocationPlanCommand(g *globals) *cobra.Command {
 	var r control.RelocationPlanRequest
 	c := &cobra.Command{
 		Use:   "plan",
 		Short: "Show what would move now, and what would not",
-		Long: `Plan makes a plan and does not carry it out: the best moves with heat, gain and
-reason, and how many extents were left where they are for which reason. Heat is
-in seconds of a device's time per second, gain in seconds of waiting saved per
-second.
+		Long: `Plan makes a plan and does not carry it out: what it writes to each tier and
+backing and when it would be done, within the windows and at the permitted rates;
+the mean latency before and after; the best moves with heat, gain and reason; and
+what is left where it is for which reason, the hottest by name. Heat is in seconds
+of a device's time per second, gain in seconds of waiting saved per second.
+"relocation run" carries out what plan shows, if nothing has changed since.
 
 Reasons of moves:
   hot               earns more in a faster tier
@@ -139,6 +156,10 @@ func runRelocationPlan(ctx context.Context, g *globals, r control.RelocationPlan
 
 func showPlan(w io.Writer, p control.RelocationPlan) error {
 	fmt.Fprintln(w, planLine(p.Summary))
+	fmt.Fprint(w, gainLine(p.Summary))
+	if err := showTraffic(w, p.Traffic); err != nil {
+		return err
+	}
 	if len(p.Moves) > 0 {
 		fmt.Fprintln(w)
 		t := newTable(w, "VOLUME", "EXTENT", "FROM", "TO", "HEAT", "GAIN", "REASON")
@@ -152,6 +173,16 @@ func showPlan(w io.Writer, p control.RelocationPlan) error {
 			fmt.Fprintf(w, "and %d more\n", more)
 		}
 	}
+	if len(p.Stays) > 0 {
+		fmt.Fprintln(w, "\nwanted elsewhere, and left where they are:")
+		t := newTable(w, "VOLUME", "EXTENT", "IN", "ACCESSES/S", "REASON")
+		for _, x := range p.Stays {
+			t.row(x.Volume, x.Extent, x.Tier, heatValue(x.Rate), x.Reason)
+		}
+		if err := t.flush(); err != nil {
+			return err
+		}
+	}
 	if len(p.Summary.Rejected) == 0 {
 		return nil
 	}
@@ -159,6 +190,19 @@ func showPlan(w io.Writer, p control.RelocationPlan) error {
 	t := newTable(w, "NOT MOVED", "EXTENTS")
 	for _, reason := range slices.Sorted(maps.Keys(p.Summary.Rejected)) {
 		t.row(reason, p.Summary.Rejected[reason])
+	}
+	return t.flush()
+}
+
+// showTraffic lists what is written to tiers and backings, and leaves them.
+func showTraffic(w io.Writer, traffic []control.PlanTraffic) error {
+	if len(traffic) == 0 {
+		return nil
+	}
+	fmt.Fprintln(w)
+	t := newTable(w, "TIER", "BACKING", "COMES UP", "COMES DOWN", "REBALANCED", "WRITTEN", "LEAVES")
+	for _, x := range traffic {
+		t.row(x.Tier, orDash(x.BackingPath), size(x.PromotionBytes), size(x.DemotionBytes), size(x.RebalanceBytes), size(x.WrittenBytes), size(x.LeavingBytes))
 	}
 	return t.flush()
 }

@@ -134,7 +134,7 @@ func (s *cannedService) VolumeSet(_ context.Context, r control.VolumeSetRequest)
 }
 
 func (s *cannedService) summary() control.PlanSummary {
-	return control.PlanSummary{At: noon, Moves: 3, PromotionBytes: 2 << 20, DemotionBytes: 1 << 20, EtaSeconds: 90,
+	return control.PlanSummary{At: noon, Moves: 3, PromotionBytes: 2 << 20, DemotionBytes: 1 << 20, EtaSeconds: 90, LatencySeconds: 0.0125, LatencyAfterSeconds: 0.01,
 		Rejected: map[string]int64{"no gain": 1000, "budget": 4}}
 }
 
@@ -149,7 +149,11 @@ func (s *cannedService) RelocationStatus(context.Context) (control.RelocationSta
 
 func (s *cannedService) RelocationPlan(_ context.Context, r control.RelocationPlanRequest) (control.RelocationPlan, error) {
 	s.asked = append(s.asked, r)
-	return control.RelocationPlan{Summary: s.summary(), Moves: []control.Move{
+	return control.RelocationPlan{Summary: s.summary(), Traffic: []control.PlanTraffic{
+		{Tier: "ssd", PromotionBytes: 2 << 20, WrittenBytes: 2 << 20, LeavingBytes: 1 << 20},
+		{Tier: "ssd", BackingID: 1, BackingPath: "/srv/ssd.img", PromotionBytes: 2 << 20, WrittenBytes: 2 << 20, LeavingBytes: 1 << 20},
+		{Tier: "hdd", DemotionBytes: 1 << 20, WrittenBytes: 1 << 20, LeavingBytes: 2 << 20},
+	}, Stays: []control.Stay{{Volume: "home", Extent: 9, Tier: "hdd", Rate: 3.25, Reason: "budget"}}, Moves: []control.Move{
 		{Volume: "home", Extent: 77, From: "hdd", To: "ssd", Heat: 0.0123, Gain: 0.0009, Reason: "promotion"},
 		{Volume: "home", Extent: 5, From: "ssd", To: "hdd", Heat: 0.00001, Reason: "demotion"},
 	}}, nil

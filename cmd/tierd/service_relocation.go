@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"tierd/pkg/control"
+	"tierd/tiering"
 	"tierd/tiering/plan"
 )
 
@@ -53,16 +54,17 @@ func (s *service) RelocationStatus(context.Context) (control.RelocationStatus, e
 		return cmp.Or(cmp.Compare(rank[a.From], rank[b.From]), cmp.Compare(rank[a.To], rank[b.To]))
 	})
 	if !r.LastTime.IsZero() {
-		sum := summary(r.Last, r.LastTime, r.Rate)
+		sum := summary(r.Last, r.LastTime, s.pool.Forecast(r.Last, time.Now()))
 		st.LastPlan = &sum
 	}
 	return st, nil
 }
 
-func summary(p plan.Plan, at time.Time, rate int64) control.PlanSummary {
+func summary(p plan.Plan, at time.Time, f tiering.Forecast) control.PlanSummary {
 	s := control.PlanSummary{
 		At: at, Moves: len(p.Moves), PromotionBytes: p.BytesUp, DemotionBytes: p.BytesDown, RebalanceBytes: p.BytesRebalance,
-		Rejected: make(map[string]int64), ConsideredCount: int64(len(p.Moves)),
+		Rejected: make(map[string]int64), ConsideredCount: int64(len(p.Moves)), EtaSeconds: -1,
+		LatencySeconds: f.Latency.Seconds(), LatencyAfterSeconds: f.LatencyAfter.Seconds(),
 	}
 	for r, n := range p.Rejected {
 		s.ConsideredCount += n
@@ -70,8 +72,8 @@ func summary(p plan.Plan, at time.Time, rate int64) control.PlanSummary {
 			s.Rejected[string(r)] = n
 		}
 	}
-	if rate > 0 {
-		s.EtaSeconds = float64(p.Bytes()) / float64(rate)
+	if !f.Done.IsZero() {
+		s.EtaSeconds = max(time.Until(f.Done).Seconds(), 0)
 	}
 	return s
 }
@@ -83,7 +85,9 @@ func (s *service) RelocationPlan(_ context.Context, r control.RelocationPlanRequ
 		return control.RelocationPlan{}, err
 	}
 	p := s.pool.PlanNow()
-	out := control.RelocationPlan{Summary: summary(p, time.Now(), s.pool.Relocation().Rate)}
+	now := time.Now()
+	f := s.pool.Forecast(p, now)
+	out := control.RelocationPlan{Summary: summary(p, now, f), Traffic: s.traffic(f)}
 	tiers := s.pool.Tiers()
 	names := make(map[uint32]string)
 	for _, v := range s.pool.VolumeInfos() {
@@ -102,7 +106,40 @@ func (s *service) RelocationPlan(_ context.Context, r control.RelocationPlanRequ
 		}
 		out.Moves = append(out.Moves, mv)
 	}
+	for _, st := range p.Stays[:min(len(p.Stays), limit)] {
+		out.Stays = append(out.Stays, control.Stay{
+			Volume: names[uint32(st.Key.Volume)], Extent: uint64(st.Key.Index), Tier: tiers[st.Tier].Name, Rate: st.Rate, Reason: string(st.Reason),
+		})
+	}
 	return out, nil
+}
+
+// traffic returns what a plan moves by tier, and by backing where it knows.
+func (s *service) traffic(f tiering.Forecast) []control.PlanTraffic {
+	size := s.pool.Size().Bytes()
+	row := func(tier string, t tiering.Traffic) control.PlanTraffic {
+		return control.PlanTraffic{
+			Tier: tier, PromotionBytes: t.Up * size, DemotionBytes: t.Down * size, RebalanceBytes: t.Balance * size,
+			WrittenBytes: t.In() * size, LeavingBytes: t.Out * size,
+		}
+	}
+	var out []control.PlanTraffic
+	backings := s.pool.Backings()
+	for i, t := range s.pool.Tiers() {
+		if i >= len(f.Tiers) || f.Tiers[i] == (tiering.Traffic{}) {
+			continue
+		}
+		out = append(out, row(t.Name, f.Tiers[i]))
+		for _, b := range backings {
+			if b.Tier != t.Name || f.Backings[b.ID] == (tiering.Traffic{}) {
+				continue
+			}
+			r := row(t.Name, f.Backings[b.ID])
+			r.BackingID, r.BackingPath = int(b.ID), b.Path
+			out = append(out, r)
+		}
+	}
+	return out
 }
 
 // RelocationRun starts a cycle now.

@@ -56,9 +56,35 @@ type PlanSummary struct {
 	PromotionBytes  int64            `json:"promotion_bytes"`
 	DemotionBytes   int64            `json:"demotion_bytes"`
 	RebalanceBytes  int64            `json:"rebalance_bytes"`
-	EtaSeconds      float64          `json:"eta_seconds"` // at the permitted rate
+	EtaSeconds      float64          `json:"eta_seconds"` // at the permitted rates, within the windows; negative: not within two weeks
 	Rejected        map[string]int64 `json:"rejected"`    // extents by reason
 	ConsideredCount int64            `json:"considered_count"`
+
+	// What an access takes in the mean by the planner's model, in which none is answered
+	// from memory: as things are, and when the plan is carried out.
+	LatencySeconds      float64 `json:"latency_seconds"`
+	LatencyAfterSeconds float64 `json:"latency_after_seconds"`
+}
+
+// PlanTraffic is what a plan moves to and from a tier, or a backing.
+type PlanTraffic struct {
+	Tier           string `json:"tier"`
+	BackingID      int    `json:"backing_id"` // 0: the tier as a whole
+	BackingPath    string `json:"backing_path"`
+	PromotionBytes int64  `json:"promotion_bytes"` // that come from slower tiers
+	DemotionBytes  int64  `json:"demotion_bytes"`  // that come from faster tiers
+	RebalanceBytes int64  `json:"rebalance_bytes"` // that come from backings of the tier
+	WrittenBytes   int64  `json:"written_bytes"`   // all that comes: what it costs in wear
+	LeavingBytes   int64  `json:"leaving_bytes"`
+}
+
+// Stay is an extent that a plan leaves where it is although it is wanted elsewhere.
+type Stay struct {
+	Volume string  `json:"volume"`
+	Extent uint64  `json:"extent"`
+	Tier   string  `json:"tier"`
+	Rate   float64 `json:"rate"`   // accesses a second
+	Reason string  `json:"reason"` // as in PlanSummary.Rejected
 }
 
 // RelocationPlanRequest asks what would move now.
@@ -68,8 +94,10 @@ type RelocationPlanRequest struct {
 
 // RelocationPlan is a plan that is not carried out.
 type RelocationPlan struct {
-	Summary PlanSummary `json:"summary"`
-	Moves   []Move      `json:"moves"` // best first
+	Summary PlanSummary   `json:"summary"`
+	Traffic []PlanTraffic `json:"traffic"` // tiers, fastest first, each with its backings
+	Moves   []Move        `json:"moves"`   // best first
+	Stays   []Stay        `json:"stays"`   // hottest first
 }
 
 // Move is the proposal to move one extent.
@@ -80,7 +108,7 @@ type Move struct {
 	To     string  `json:"to"`
 	Heat   float64 `json:"heat"`   // device seconds of the slowest tier per second
 	Gain   float64 `json:"gain"`   // seconds of waiting saved per second
-	Reason string  `json:"reason"` // hot, cold, policy, room or balance
+	Reason string  `json:"reason"` // hot, cold, warm, policy, room or balance
 }
 
 // RelocationRunRequest starts a cycle now.

@@ -160,12 +160,22 @@ func (v *Volume) nextChunkLocked(first extent.Index) extent.Index {
 // included, for a caller that walks the extent map in step. It returns how many
 // of out the volume has.
 func (v *Volume) Scores(first extent.Index, out []Score, now time.Time) int {
+	return v.scores(first, out, now, 0)
+}
+
+// NextScores is Scores as it will be when the cycle has ended, if that is now.
+func (v *Volume) NextScores(first extent.Index, out []Score, now time.Time) int {
+	return v.scores(first, out, now, 1)
+}
+
+func (v *Volume) scores(first extent.Index, out []Score, now time.Time, ahead uint32) int {
 	v.t.mu.RLock()
 	defer v.t.mu.RUnlock()
 	if first >= v.extents {
 		return 0
 	}
 	m := v.t.momentLocked(now)
+	m.cycle += ahead
 	n := int(min(extent.Index(len(out)), v.extents-first))
 	for k := range n {
 		i := first + extent.Index(k)
