@@ -204,20 +204,22 @@ func uniform(ctx context.Context, o *options, r *report) (err error) {
 	if err := p.fill(ctx, "load", sequence(o.volume, o.Extent)); err != nil {
 		return err
 	}
-	before, err := p.shot(ctx, nil)
-	if err != nil {
-		return err
+	var shots [3]shot
+	for i := range shots {
+		if i > 0 {
+			change := func(s *load.Spec) { s.Pattern, s.Seed = load.Uniform, o.seed+uint64(i) }
+			if _, _, err := o.put(ctx, p, "load", o.converge/4, change); err != nil {
+				return err
+			}
+		}
+		if shots[i], err = p.shot(ctx, nil); err != nil {
+			return err
+		}
 	}
-	if _, _, err := o.put(ctx, p, "load", o.converge/2, func(s *load.Spec) { s.Pattern = load.Uniform }); err != nil {
-		return err
-	}
-	after, err := p.shot(ctx, nil)
-	if err != nil {
-		return err
-	}
-	r.Uniform = &nothing{Fill: before.moved, Load: after.moved - before.moved, Volume: int64(o.volume), Seconds: o.converge.Seconds() / 2}
+	r.Uniform = &nothing{Fill: shots[0].moved, Load: shots[2].moved - shots[0].moved, Late: shots[2].moved - shots[1].moved,
+		Volume: int64(o.volume), Seconds: o.converge.Seconds() / 2}
 	r.mark("share of the volume moved for a uniform load", float64(r.Uniform.Load)/float64(o.volume), nothingMark, true)
-	return o.judgeBudget(ctx, p, "uniform", []shot{after}, r)
+	return o.judgeBudget(ctx, p, "uniform", shots[1:], r)
 }
 
 // nothingMark is which part of a volume may move where there is nothing to gain.

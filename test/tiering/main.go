@@ -95,7 +95,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	fs.Float64Var(&o.theta, "theta", 1.2, "exponent of zipf")
 	fs.Float64Var(&o.rate, "rate", 250, "requests a second, at times of their own; 0: one for each answer")
 	fs.IntVar(&o.depth, "depth", 32, "requests in flight, at most")
-	fs.IntVar(&o.rounds, "rounds", 9, "rounds of what is compared, each of two halves")
+	fs.IntVar(&o.rounds, "rounds", 7, "rounds of what is compared, each of two halves")
 	fs.DurationVar(&o.half, "half", 4*time.Second, "length of a half")
 	fs.DurationVar(&o.converge, "converge", 80*time.Second, "time from cold to the final placement")
 	fs.BoolVar(&o.awake, "awake", true, "keep the processors from going to sleep")

@@ -67,6 +67,7 @@ type front struct {
 type nothing struct {
 	Fill    int64   `json:"moved_bytes_after_fill"`
 	Load    int64   `json:"moved_bytes"`
+	Late    int64   `json:"moved_bytes_second_half"`
 	Volume  int64   `json:"volume_bytes"`
 	Seconds float64 `json:"seconds"`
 }
@@ -204,7 +205,7 @@ func (r *report) table(w io.Writer, o *options) {
 		row("foreground", "moved meanwhile", "%s/s", size(int64(f.MovedPerSecond)))
 	}
 	if n := r.Uniform; n != nil {
-		row("uniform", "moved by the end of the fill, under load", "%s, %s in %.0f s", size(n.Fill), size(n.Load), n.Seconds)
+		row("uniform", "moved by the end of the fill, under load", "%s, %s in %.0f s, %s of it in the second half", size(n.Fill), size(n.Load), n.Seconds, size(n.Late))
 	}
 	if b := r.Budget; b != nil {
 		row("budget", "told by tierd, counted below", "%d, %d bytes", b.Told, b.Counted)
