@@ -29,8 +29,8 @@
 // most 1 % of the volume may move.
 //
 // budget runs on a file system that counts the bytes written to the backings
-// (test/faultfs), apart from what the daemon tells, until the day's budget is spent, with
-// a kill in the middle of moves and a restart. The limits of the cycle and of the day
+// (test/faultfs), apart from what the daemon tells, with a kill in the middle of moves,
+// and a restart after which next to nothing of the day's budget is left. The limits of the cycle and of the day
 // hold to the byte; the rate allows a quarter of a second's worth ahead and the last
 // bytes taken, and an extent is paid for before it is copied.
 //

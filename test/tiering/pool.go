@@ -204,23 +204,20 @@ func (p *pool) kill() {
 // remove stops the daemon and deletes the folder.
 func (p *pool) remove() error { return errors.Join(p.stop(), os.RemoveAll(p.Dir)) }
 
-// pause pauses movement and waits for the moves under way. One that waits for its budget
-// goes on waiting, so it is tried again.
+// pause pauses movement and waits until nothing moves any more: what has not begun to
+// copy may wait for its budget until the end of the pause.
 func (p *pool) pause(ctx context.Context) error {
-	return p.await(ctx, "the moves under way do not end", func() (bool, error) {
-		if _, err := p.admin.RelocationPause(ctx, control.RelocationPauseRequest{}); err != nil {
-			return false, err
+	if _, err := p.admin.RelocationPause(ctx, control.RelocationPauseRequest{}); err != nil {
+		return err
+	}
+	var last control.RelocationStatus
+	since := time.Now()
+	return p.await(ctx, "movement does not end", func() (bool, error) {
+		st, err := p.admin.RelocationStatus(ctx)
+		if movedBytes(st.Moved) != movedBytes(last.Moved) || st.InFlight != last.InFlight {
+			last, since = st, time.Now()
 		}
-		for end := time.Now().Add(2 * time.Second); time.Now().Before(end); {
-			st, err := p.admin.RelocationStatus(ctx)
-			if err != nil || st.InFlight == 0 {
-				return err == nil, err
-			}
-			if err := sleep(ctx, 20*time.Millisecond); err != nil {
-				return false, err
-			}
-		}
-		return false, p.resume(ctx)
+		return st.InFlight == 0 || time.Since(since) > time.Second, err
 	})
 }
 

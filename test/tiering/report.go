@@ -76,12 +76,11 @@ type nothing struct {
 type spent struct {
 	PerCycle    int64   `json:"per_cycle_bytes"`
 	PerDay      int64   `json:"per_day_bytes"`
-	Told        int64   `json:"told_bytes"`    // by the daemon, up to a pause
-	Counted     int64   `json:"counted_bytes"` // below, up to then
+	Told        int64   `json:"told_bytes"`    // by the daemon's moves, from the kill to a stop
+	Counted     int64   `json:"counted_bytes"` // below, meanwhile
 	AtKill      int64   `json:"counted_at_kill_bytes"`
 	Refunded    int64   `json:"forgotten_at_kill_bytes"`
 	Total       int64   `json:"counted_total_bytes"`
-	Spent       bool    `json:"day_spent"`
 	MostInCycle int64   `json:"most_in_cycle_bytes"`
 	OverCycle   int64   `json:"over_cycle_bytes"`
 	Ahead       float64 `json:"ahead_of_rate_bytes"`
@@ -208,10 +207,9 @@ func (r *report) table(w io.Writer, o *options) {
 		row("uniform", "moved by the end of the fill, under load", "%s, %s in %.0f s, %s of it in the second half", size(n.Fill), size(n.Load), n.Seconds, size(n.Late))
 	}
 	if b := r.Budget; b != nil {
-		row("budget", "told by tierd, counted below", "%d, %d bytes", b.Told, b.Counted)
+		row("budget", "told by moves, counted below (from kill to stop)", "%d, %d bytes", b.Told, b.Counted)
 		row("budget", "most in a cycle, allowed", "%d, %d bytes", b.MostInCycle, b.PerCycle)
 		row("budget", "at the kill, in all, allowed a day", "%d, %d, %d bytes", b.AtKill, b.Total, b.PerDay)
-		row("budget", "spent to the end", "%v", b.Spent)
 		row("budget", "forgotten by the kill", "%d bytes", b.Refunded)
 		row("budget", "ahead of the rate at most", "%.0f bytes", b.Ahead)
 	}
