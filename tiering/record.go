@@ -33,10 +33,18 @@ func (v *Volume) Record(ctx context.Context, start time.Time, interval time.Dura
 	defer v.tap.Store(nil) // also if sink panics
 	var told uint64        // of the dropped requests, to the metric
 	drain := func() error {
-		accesses, dropped := t.Drain(), t.Dropped()
-		v.pool.unrecorded.Add(dropped - told)
-		told = dropped
-		return sink(accesses, dropped)
+		for {
+			accesses, dropped := t.Drain(), t.Dropped()
+			v.pool.unrecorded.Add(dropped - told)
+			told = dropped
+			if err := sink(accesses, dropped); err != nil || len(accesses) < tap.MaxDrain {
+				return err
+			}
+			if ctx.Err() == nil && v.pool.ctx.Err() == nil {
+				continue
+			}
+			v.tap.Store(nil) // or requests could come for ever as fast as they are taken out
+		}
 	}
 	tick := v.pool.clock.After(interval)
 	for {

@@ -4,25 +4,32 @@
 // # Model
 //
 // A Tap is in place only while somebody records: Push is called by the goroutines
-// of requests, Drain by the one that records. In between are buffers of fixed size,
+// of requests, Drain by the one that records. In between is a ring of fixed size,
 // made with the Tap: nothing is allocated later on behalf of a request. A request
-// that finds no room is not noted, and counted as dropped; it is never held up.
+// that finds the ring full is not noted, and counted as dropped; it is never held
+// up.
 //
-//	requests ---Push---> shards ---full---> Drain ---> in order, to a file
-//	                       ^---------spare----'
+//		            tail: taken out              head: the next to be given out
+//		             |                            |
+//		ring  ...free|published, published, being written, published|free...
+//
+//	 1. Push takes a place by moving head on, unless that would overtake tail by the
+//	    whole ring. It takes no lock; it tries again if another Push was faster.
+//	 2. It writes the request there, and then the number of the place, by which the
+//	    place is published.
+//	 3. Drain takes out what is published, up to the first place that is not, and moves
+//	    tail on.
 //
 // # Order
 //
-// Requests get numbers from one counter while they hold their shard, and Drain
-// returns them in that order and without a gap: it reads the counter, then locks
-// each shard in turn. Whoever took a number below what was read has left its shard
-// by then, so its entry is there. Hence two requests pushed one after the other by
-// one goroutine, or by two of which one waited for the other, never change places.
-// What was numbered later is kept for the next Drain.
+// The order is that of the places. Two requests pushed one after the other by one
+// goroutine, or by two of which one waited for the other, never change places. A
+// goroutine that is descheduled between 1 and 3 holds up what is behind it in the
+// ring, but no request.
 //
-// # Locks
+// # Why one ring
 //
-// Push only tries the locks of shards, of which there are many, and passes over one
-// that is held, perhaps by a goroutine whose thread was descheduled. Buffers change
-// hands through channels that are never waited for.
+// Buffers for each processor, as heat has them, would keep processors out of each
+// other's way, but order needs a counter that all share anyway. A ring adds nothing
+// to that counter, and its memory is written in sequence, which processors foresee.
 package tap

@@ -14,7 +14,7 @@ import (
 // and with the time, range and kind that they had; those that are missing are
 // counted.
 func TestOrder(t *testing.T) {
-	const pushers, each = 8, 50_000
+	const pushers, each = 8, 20_000
 	start := time.Now()
 	tp := New(start)
 	var wg sync.WaitGroup
@@ -34,12 +34,9 @@ func TestOrder(t *testing.T) {
 	var got uint64
 	for last := false; !last; {
 		last = done.Load()
-		for i, a := range tp.Drain() {
+		for _, a := range drainAll(tp) {
 			if a.Off < next[a.Op] {
 				t.Fatalf("request %d of goroutine %d comes after request %d", a.Off, a.Op, next[a.Op]-1)
-			}
-			if a.seq != got {
-				t.Fatalf("access %d of a drain has number %d, want %d", i, a.seq, got)
 			}
 			if a.Len != int64(a.Op)<<32|a.Off || a.At != time.Duration(a.Off) {
 				t.Fatalf("%+v is not what was pushed", a)
@@ -56,19 +53,18 @@ func TestOrder(t *testing.T) {
 	}
 }
 
-// One goroutine pushes and drains, so that numbers are handed out in every state of
-// the buffers; a number above the mark waits for the next drain.
+// One goroutine pushes and drains, over many laps of the ring.
 func TestDrainReturnsAllThatWasPushed(t *testing.T) {
 	start := time.Now()
 	tp := New(start)
 	rnd := rand.New(rand.NewPCG(1, 2))
 	pushed, drained := int64(0), int64(0)
-	for range 200 {
-		for range rnd.IntN(5 * batchLen) {
+	for range 80 {
+		for range rnd.IntN(ringLen / 40) {
 			tp.Push(0, pushed, 1, start)
 			pushed++
 		}
-		for _, a := range tp.Drain() {
+		for _, a := range drainAll(tp) {
 			if a.Off != drained {
 				t.Fatalf("got access %d, want %d", a.Off, drained)
 			}
@@ -83,76 +79,70 @@ func TestDrainReturnsAllThatWasPushed(t *testing.T) {
 	}
 }
 
-// Accesses that were taken out of a shard and have a number above the mark come
-// with the next drain.
-func TestNumbersAboveTheMark(t *testing.T) {
-	tp := New(time.Now())
-	tp.out = make([]Access, 1)
-	tp.place([]Access{{Off: 7, seq: 3}, {Off: 5, seq: 0}, {Off: 8, seq: 1}}, 1)
-	if tp.out[0].Off != 5 || len(tp.ahead) != 2 {
-		t.Fatalf("out %+v, ahead %+v", tp.out, tp.ahead)
+// A place that is being written holds up those behind it, for Drain alone.
+func TestUnpublishedPlace(t *testing.T) {
+	start := time.Now()
+	tp := New(start)
+	tp.Push(1, 10, 1, start)
+	slow := tp.head.Add(1) - 1 // a goroutine that has its place, and does not run
+	tp.Push(3, 30, 1, start)
+	if got := tp.Drain(); len(got) != 1 || got[0].Off != 10 {
+		t.Errorf("before it is written: %+v", got)
 	}
-	tp.next = 1
-	tp.seq.Store(4)
-	tp.shards[3].cur.accesses[0] = Access{Off: 9, seq: 2}
-	tp.shards[3].cur.n = 1
-	got := tp.Drain()
-	if len(got) != 3 || got[0].Off != 8 || got[1].Off != 9 || got[2].Off != 7 {
-		t.Errorf("got %+v", got)
+	tp.ring[slow].off = 20
+	tp.ring[slow].published.Store(slow + 1)
+	if got := tp.Drain(); len(got) != 2 || got[0].Off != 20 || got[1].Off != 30 || got[1].Op != 3 {
+		t.Errorf("after it: %+v", got)
 	}
 }
 
-// Nothing is drained: what does not fit is counted, and what fits is kept.
+// Nothing is drained: what does not fit is counted, and what fits is kept, in every
+// lap of the ring.
 func TestOverflow(t *testing.T) {
 	start := time.Now()
 	tp := New(start)
-	const n = batchCount*batchLen + 5000
-	for i := range int64(n) {
-		tp.Push(0, i, 1, start)
-	}
-	select {
-	case <-tp.Full():
-	default:
-		t.Error("nobody is asked to drain")
-	}
-	d := tp.Dropped()
-	got := tp.Drain()
-	if uint64(len(got))+d != n || d < 5000 {
-		t.Errorf("%d kept and %d dropped, of %d", len(got), d, n)
-	}
-	// With all shards full the last ones were emptied in place; all goes on.
-	tp.Push(3, 4, 5, start)
-	if got := tp.Drain(); len(got) != 1 || got[0].Op != 3 || tp.Dropped() != d {
-		t.Errorf("after the overflow: %+v, %d dropped, want %d", got, tp.Dropped(), d)
+	const more = 5000
+	next := int64(0)
+	for lap := range uint64(2) {
+		for range ringLen + more {
+			tp.Push(0, next, 1, start)
+			next++
+		}
+		select {
+		case <-tp.Full():
+		default:
+			t.Error("nobody is asked to drain")
+		}
+		if d := tp.Dropped(); d != (lap+1)*more {
+			t.Errorf("lap %d: %d dropped, want %d", lap, d, (lap+1)*more)
+		}
+		got := drainAll(tp)
+		if len(got) != ringLen {
+			t.Fatalf("lap %d: %d kept, want %d", lap, len(got), ringLen)
+		}
+		for i, a := range got {
+			if want := next - ringLen - more + int64(i); a.Off != want {
+				t.Fatalf("lap %d: access %d is %d, want %d", lap, i, a.Off, want)
+			}
+		}
 	}
 }
 
-// A shard that is held, by a goroutine that does not run, holds nobody up.
-func TestHeldShards(t *testing.T) {
-	tp := New(time.Now())
-	for i := range tp.shards {
-		tp.shards[i].mu.Lock()
-	}
-	tp.Push(0, 1, 1, time.Now())
-	if d := tp.Dropped(); d != 1 {
-		t.Errorf("%d dropped with all shards held, want 1", d)
-	}
-	tp.shards[5].mu.Unlock()
-	tp.Push(0, 2, 1, time.Now())
-	for i := range tp.shards {
-		if i != 5 {
-			tp.shards[i].mu.Unlock()
+// drainAll drains until there is nothing.
+func drainAll(tp *Tap) (all []Access) {
+	for {
+		got := tp.Drain()
+		all = append(all, got...)
+		if len(got) < MaxDrain {
+			return all
 		}
-	}
-	if got := tp.Drain(); len(got) != 1 || got[0].Off != 2 {
-		t.Errorf("got %+v, want the access that found a shard", got)
 	}
 }
 
 func TestPushDoesNotAllocate(t *testing.T) {
 	start := time.Now()
 	tp := New(start)
-	if n := testing.AllocsPerRun(2*batchCount*batchLen/100, func() {
+	if n := testing.AllocsPerRun(2*ringLen/100, func() {
 		for range 100 {
 			tp.Push(0, 1, 1, start)
 		}
@@ -177,7 +167,7 @@ func BenchmarkPush(b *testing.B) {
 			case <-tp.Full():
 			case <-time.After(time.Millisecond):
 			}
-			for _, a := range tp.Drain() {
+			for _, a := range drainAll(tp) {
 				_, _ = io.Discard.Write([]byte{byte(a.Off)})
 			}
 		}
