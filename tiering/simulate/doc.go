@@ -13,8 +13,8 @@
 // nothing; "lru" ranks by last use; "clairvoyant" is the planner's greedy choice
 // shown the accesses to come, the best of looking 1, 2, 4 and 8 parts of 24 of the
 // trace ahead (cycles, where these are longer), each worth 0.8 of the one before. It
-// may move before the first cycle as well. "bound" is no placement but what none can do better
-// than, knowing all and moving before the first cycle, too: package bound, and offline.go for
+// may move before the first cycle as well. "bound" is no placement, but what none can do
+// better than that knows all and may do the same: package bound, and offline.go for
 // what it is asked.
 //
 // Extents are those that the trace touches, and sizes given as shares are shares
