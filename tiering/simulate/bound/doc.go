@@ -40,26 +40,28 @@
 // less than the optimum, whatever the prices: this is the bound, and the prices are
 // its certificate.
 //
-// The best prices are found by column generation (Dantzig and Wolfe 1960): what the
-// extents, in some groups, chose at each earlier prices is a column; the best
-// combination of columns that keeps to the limits is a placement of the relaxed
-// problem, whose worth is Boundary.Feasible; its prices, drawn halfway to the best so
-// far (Wentges 1997), are the next to try. The combination is solved by an interior
-// point method, and but roughly while much is open, so that prices are central
-// (Gondzio, Gonzalez-Brevis and Munari, European Journal of Operational Research
-// 224, 2013). The search ends when the two sides meet, as they do as a rule: then
-// the bound is proven optimal at this boundary, to the access.
+// Up to 64 cycles, the best prices are found by column generation (Dantzig and Wolfe
+// 1960): what the extents, in some groups, chose at each earlier prices is a column;
+// the best combination of columns that keeps to the limits is a placement of the
+// relaxed problem, whose worth is Boundary.Feasible; its prices, drawn halfway to the
+// best so far (Wentges 1997), are the next to try. The combination is solved by an
+// interior point method, and but roughly while much is open, so that prices are
+// central (Gondzio, Gonzalez-Brevis and Munari, European Journal of Operational
+// Research 224, 2013). The search ends when the two sides meet, as they do as a rule:
+// then the bound is proven optimal at this boundary, to the access.
+//
+// With more cycles, combinations take too long, and prices descend along the slopes
+// instead, with steps that fit each price (Adam: Kingma and Ba, ICLR 2015); Feasible is
+// what an even mix of the later choices serves. This bound is about as tight, but
+// Feasible is not, so that it is less often proven.
 //
 // # Cost
 //
 // A round takes time by the number of accesses (extents times cycles with an access,
-// those alike taken together), and by the cube of the cycles for the combination:
-// some 50 to 180 rounds. With 24 cycles and three tiers, 10,000 extents take less
-// than a second and 100,000 two (BenchmarkSolve).
-//
-// Beyond 64 cycles, some neighbours share prices. The bound stays one, of a problem
-// with limits in the mean of these cycles, and is less tight; Feasible is then what
-// is served if nothing moves.
+// those alike taken together). Combinations take some 40 to 180 rounds, and each time
+// by the cube of the cycles; descent takes 300 to 3,000 short ones, fewer the more
+// accesses there are. With 24 cycles and three tiers, 10,000 extents take less than a
+// second and 100,000 two (BenchmarkSolve).
 //
 // # Numbers
 //

@@ -129,15 +129,12 @@ func TestAgainstPlacements(t *testing.T) {
 	}
 }
 
-// TestManyCycles: prices that cycles share are no proof of the optimum, but a bound.
+// TestManyCycles: where prices are found by descent, the flow is between what is
+// bound and what is feasible, which are near each other.
 func TestManyCycles(t *testing.T) {
-	for seed := range uint64(3) {
+	for seed := range uint64(5) {
 		r := rand.New(rand.NewPCG(seed, 7))
-		var p bound.Problem
-		p.Cycles = 65 + r.IntN(20)
-		p.Tiers = []bound.Tier{{Delay: 1, Extents: 3}, {Delay: 2, Extents: 10}}
-		p.Promotions = 1
-		p.Extents = nil
+		p := bound.Problem{Cycles: 65 + r.IntN(20), Tiers: []bound.Tier{{Delay: 1, Extents: 3}, {Delay: 2, Extents: 10}}, Promotions: int(seed) - 1}
 		for e := range 10 {
 			x := bound.Extent{Tier: min(e/3, 1)}
 			for c := range p.Cycles {
@@ -149,8 +146,8 @@ func TestManyCycles(t *testing.T) {
 		}
 		b := solve(t, p).Boundaries[0]
 		want := byFlow(p, 0)
-		if b.Served < want || b.Feasible > want || b.Served > want+want/10 {
-			t.Errorf("seed %d: %d served, %d feasible, want %d and at most a tenth more", seed, b.Served, b.Feasible, want)
+		if b.Served < want || b.Feasible > want || b.Served > want+want/500 || b.Feasible < want-want/20 || b.Rounds > 3000 {
+			t.Errorf("seed %d: %d served, %d feasible after %d rounds, want %d and little more or less", seed, b.Served, b.Feasible, b.Rounds, want)
 		}
 		if got, err := bound.Verify(p, 0, b.Room, b.Entry); err != nil || got != b.Served {
 			t.Errorf("seed %d: the prices prove %d, %v, want %d", seed, got, err, b.Served)
