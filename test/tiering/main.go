@@ -137,6 +137,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		defer rest()
 	}
 	r := newReport(&o, args)
+	failed := false
 	for _, s := range scenarios {
 		if !slices.Contains(names, s.name) {
 			continue
@@ -144,7 +145,11 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		begin := time.Now()
 		if err := s.run(ctx, &o, r); err != nil {
 			fmt.Fprintf(stderr, "tiering: %s: %v\n", s.name, err)
-			return 1
+			failed = true // what was measured by then is told all the same
+			if ctx.Err() != nil {
+				break
+			}
+			continue
 		}
 		fmt.Fprintf(stderr, "%s: %.0f s\n", s.name, time.Since(begin).Seconds())
 	}
@@ -152,7 +157,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		fmt.Fprintf(stderr, "tiering: %v\n", err)
 		return 1
 	}
-	if r.missed() {
+	if failed || r.missed() {
 		return 1
 	}
 	return 0
