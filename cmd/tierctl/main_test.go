@@ -85,6 +85,9 @@ func TestGoldenOutput(t *testing.T) {
 		{"heat", "heat home"},
 		{"heat-color", "heat home --color"},
 		{"heat-empty", "heat empty"},
+		{"heat-skew", "heat home --skew"},
+		{"heat-skew-empty", "heat empty --skew"},
+		{"heat-all", "heat --all"},
 		{"trace-list", "trace list"},
 		{"trace-stop", "trace stop home"},
 		{"trace-stop-dry-run", "trace stop home --dry-run"},
@@ -130,6 +133,8 @@ func TestJSONIsTheReply(t *testing.T) {
 		{"locate home 1MiB", func() (any, error) {
 			return s.Locate(t.Context(), control.LocateRequest{Volume: "home", Offset: 1 << 20})
 		}},
+		{"heat", func() (any, error) { return s.Skew(t.Context(), control.SkewRequest{}) }},
+		{"heat home --skew", func() (any, error) { return s.Skew(t.Context(), control.SkewRequest{Volume: "home"}) }},
 		{"trace list", func() (any, error) { return s.Traces(t.Context()) }},
 		{"heat home", func() (any, error) { return s.Heat(t.Context(), control.HeatRequest{Volume: "home"}) }},
 	}
@@ -192,6 +197,8 @@ func TestRequests(t *testing.T) {
 		{"relocation resume", control.RelocationPauseRequest{}},
 		{"relocation plan --limit 3", control.RelocationPlanRequest{Limit: 3}},
 		{"locate home 4096", control.LocateRequest{Volume: "home", Offset: 4096}},
+		{"heat --all", control.SkewRequest{}},
+		{"heat home --skew", control.SkewRequest{Volume: "home"}},
 		{"heat home --limit 5", control.HeatRequest{Volume: "home", Limit: 5}},
 		{"trace stop home --dry-run", control.TraceStopRequest{Volume: "home", DryRun: true}},
 	}

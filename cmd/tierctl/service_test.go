@@ -187,6 +187,21 @@ func (s *cannedService) Locate(_ context.Context, r control.LocateRequest) (cont
 		LastMovedAt: noon, Why: "promoted: hotter than 99% of the extents"}, nil
 }
 
+func (s *cannedService) Skew(_ context.Context, r control.SkewRequest) (control.Skew, error) {
+	s.asked = append(s.asked, r)
+	k := control.Skew{Volume: r.Volume, ExtentSizeBytes: 1 << 20, Extents: 1 << 20, Tiers: []control.SkewTier{
+		{Name: "ssd", CapacityBytes: 50 << 30, FreeBytes: 1 << 30, Extents: 49 << 10}, {Name: "hdd", CapacityBytes: 2 << 40, FreeBytes: 1 << 40, Extents: 975 << 10},
+	}}
+	if r.Volume == "empty" {
+		return k, nil
+	}
+	k.Heat = 0.75
+	k.Points = []control.SkewPoint{{}, {Extents: 0.01, Heat: 0.5}, {Extents: 0.031, Heat: 0.8}, {Extents: 0.1, Heat: 0.95}, {Extents: 0.4, Heat: 1}, {Extents: 1, Heat: 1}}
+	k.Needs = []control.SkewPoint{{Extents: 0.01, Heat: 0.5}, {Extents: 0.031, Heat: 0.8}, {Extents: 0.077, Heat: 0.9}, {Extents: 0.1, Heat: 0.95}, {Extents: 0.34, Heat: 0.99}}
+	k.Tiers[0].Heat, k.Tiers[0].BestHeat, k.Tiers[1].Heat, k.Tiers[1].BestHeat = 0.61, 0.85, 0.39, 0.15
+	return k, nil
+}
+
 func (s *cannedService) Heat(_ context.Context, r control.HeatRequest) (control.HeatMap, error) {
 	s.asked = append(s.asked, r)
 	m := control.HeatMap{Volume: r.Volume, ExtentSizeBytes: 1 << 20, Extents: 150, ExtentsPerCell: 1, Tiers: []string{"ssd", "hdd"},

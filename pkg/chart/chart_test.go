@@ -199,3 +199,36 @@ func TestWriteFile(t *testing.T) {
 		t.Errorf("files left: %v, %v", entries, err)
 	}
 }
+
+// Hotter cells are darker, all along the scale.
+func TestHeatIsDarkness(t *testing.T) {
+	s := chart.Strip{X: chart.Axis{Max: 9}, Groups: []string{"ssd"}, Rows: []chart.StripRow{{}}}
+	for i := range 9 {
+		s.Rows[0].Cells = append(s.Rows[0].Cells, chart.Cell{Heat: math.Pow(3, float64(i)), Group: 0})
+	}
+	img, err := png.Decode(bytes.NewReader(write(t, chart.Picture{s}, chart.PNG)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The colours along a line through the cells, each as long as it lasts.
+	var seen []uint32
+	for x, run := 0, 0; x < 1040; x++ {
+		r, g, b, _ := img.At(x, 200).RGBA()
+		light := 299*r + 587*g + 114*b
+		r0, g0, b0, _ := img.At(x+1, 200).RGBA()
+		if run++; r0 != r || g0 != g || b0 != b {
+			if run > 50 {
+				seen = append(seen, light)
+			}
+			run = 0
+		}
+	}
+	if len(seen) != 9 {
+		t.Fatalf("%d colours, want 9: %v", len(seen), seen)
+	}
+	for i := 1; i < len(seen); i++ {
+		if seen[i] >= seen[i-1] {
+			t.Errorf("cell %d is as light as the colder one before: %v", i, seen)
+		}
+	}
+}

@@ -20,8 +20,8 @@ type Cell struct {
 }
 
 // Strip is rows of heat, on a logarithmic scale of colours that all share, with a
-// legend. Above and below each row, runs of cells of one group are outlined in its
-// colour.
+// legend. Runs of cells of one group are outlined in its colour; of several rows, each
+// has the lower edge alone.
 type Strip struct {
 	Title string
 	X     Axis // cells share it evenly between Min and Max
@@ -186,25 +186,26 @@ func (s cells) Plot(c draw.Canvas, p *plot.Plot) {
 	_, y := p.Transforms(&c)
 	for i, r := range s.Rows {
 		top, bottom := y(float64(len(s.Rows)-i)), y(float64(len(s.Rows)-i-1))
-		edge := min(6*pixel, (top-bottom)/6)
-		gap := min(2*pixel, (top-bottom)/12)
-		top, bottom = top-gap, bottom+gap
+		edge, single := min(6*pixel, (top-bottom)/4), len(s.Rows) == 1
 		x := func(cell int) vg.Length {
 			return c.Min.X + (c.Max.X-c.Min.X)*vg.Length(cell)/vg.Length(len(r.Cells))
 		}
 		runs(r.Cells, s.color, func(from, to int, colour color.NRGBA) {
 			c.SetColor(colour)
-			c.Fill(rect(x(from), bottom+edge, x(to), top-edge))
+			c.Fill(rect(x(from), bottom+edge, x(to), top))
 		})
 		runs(r.Cells, func(cell Cell) int { return cell.Group }, func(from, to, group int) {
 			if group == NoGroup {
 				return
 			}
 			c.SetColor(groupColor(group))
-			c.Fill(rect(x(from), top-edge, x(to), top))
 			c.Fill(rect(x(from), bottom, x(to), bottom+edge))
-			// The sides are drawn where they do not hide what they enclose.
-			if side := 2 * pixel; x(to)-x(from) > 12*side {
+			if !single {
+				return
+			}
+			c.Fill(rect(x(from), top-edge, x(to), top))
+			// The sides are drawn where they are not taken for heat.
+			if side := 2 * pixel; x(to)-x(from) > 60*side {
 				c.Fill(rect(x(from), bottom, x(from)+side, top))
 				c.Fill(rect(x(to)-side, bottom, x(to), top))
 			}

@@ -217,6 +217,11 @@ func (c *Client) Heat(ctx context.Context, r HeatRequest) (HeatMap, error) {
 	return call[HeatMap](ctx, c, routeHeat, r)
 }
 
+// Skew implements Service.
+func (c *Client) Skew(ctx context.Context, r SkewRequest) (Skew, error) {
+	return call[Skew](ctx, c, routeSkew, r)
+}
+
 // Traces implements Service.
 func (c *Client) Traces(ctx context.Context) ([]TraceRecording, error) {
 	return call[[]TraceRecording](ctx, c, routeTraces, none{})

@@ -113,6 +113,10 @@ func (f *fake) Heat(_ context.Context, r HeatRequest) (HeatMap, error) {
 	f.request = r
 	return HeatMap{Volume: r.Volume, Levels: []byte{0, 255}, Tier: []byte{0, TierUnmapped}}, f.err
 }
+func (f *fake) Skew(_ context.Context, r SkewRequest) (Skew, error) {
+	f.request = r
+	return Skew{Volume: r.Volume, Points: []SkewPoint{{}, {Extents: 1, Heat: 1}}}, f.err
+}
 
 func (f *fake) Traces(context.Context) ([]TraceRecording, error) {
 	return []TraceRecording{{Volume: "v", Records: 1 << 40}}, f.err

@@ -38,6 +38,7 @@ func routes() []route {
 		withRequest(routeRelocationResume, Service.RelocationResume),
 		withRequest(routeLocate, Service.Locate),
 		withRequest(routeHeat, Service.Heat),
+		withRequest(routeSkew, Service.Skew),
 		list(routeTraces, Service.Traces),
 		withRequest(routeTraceStop, Service.TraceStop),
 	}
@@ -69,6 +70,7 @@ const (
 	routeRelocationResume = "relocation-resume"
 	routeLocate           = "locate"
 	routeHeat             = "heat"
+	routeSkew             = "skew"
 	routeTraces           = "traces"
 	routeTraceStop        = "trace-stop"
 )
@@ -77,7 +79,7 @@ const (
 // refused.
 var reading = map[string]bool{
 	routePoolStatus: true, routeTiers: true, routeBackings: true, routeVolumes: true, routeVolumesLost: true, routeRelocationStatus: true,
-	routeRelocationPlan: true, routeLocate: true, routeHeat: true, routeTraces: true, routeTraceStop: true, routeTraceRecord: true,
+	routeRelocationPlan: true, routeLocate: true, routeHeat: true, routeSkew: true, routeTraces: true, routeTraceStop: true, routeTraceRecord: true,
 }
 
 func plain[Reply any](name string, method func(Service, context.Context) (Reply, error)) route {

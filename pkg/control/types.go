@@ -35,6 +35,7 @@ type Service interface {
 
 	Locate(context.Context, LocateRequest) (Location, error)
 	Heat(context.Context, HeatRequest) (HeatMap, error)
+	Skew(context.Context, SkewRequest) (Skew, error)
 
 	Traces(context.Context) ([]TraceRecording, error) // by name of the volume
 	TraceStop(context.Context, TraceStopRequest) (TraceStopped, error)

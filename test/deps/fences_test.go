@@ -29,7 +29,7 @@ var policyNot = []string{"os", "net", "io/fs", "path/filepath", "syscall"}
 var fences = []fence{
 	{"cmd/internal/setup", []string{"pkg/backing", "pkg/config", "pkg/units", "tiering", "tiering/..."}, []string{"net"},
 		"setup turns a configuration into the pool's options; what serves clients has no part in that"},
-	{"cmd/tierd", []string{"cmd/internal/...", "nbd", "nbd/wire", "pkg/...", "tiering", "tiering/heat", "tiering/plan", "lib/..."}, nil,
+	{"cmd/tierd", []string{"cmd/internal/...", "nbd", "nbd/wire", "pkg/...", "tiering", "tiering/heat", "tiering/plan", "tiering/skew", "lib/..."}, nil,
 		"the daemon puts parts together; it knows no other command and opens no store itself"},
 	{"cmd/tierctl", []string{"cmd/internal/...", "nbd/load", "nbd/client", "nbd/attach", "nbd/kernel", "pkg/...", "tiering", "tiering/simulate", "tiering/simulate/paper", "lib/..."}, nil,
 		"the command line asks the daemon over its socket; of the pool it knows the offline verbs and the simulator alone"},
@@ -67,6 +67,7 @@ var fences = []fence{
 	{"tiering/heat", []string{"tiering/extent", "pkg/units", "golang.org/x/sys/unix"}, policyNot,
 		"policy holds no file and is told the time, so that it can be replayed"},
 	{"tiering/tap", nil, policyNot, "what a request leaves behind on its way costs nanoseconds: it waits for nothing and opens nothing"},
+	{"tiering/skew", nil, policyNot, "a curve is a pure function of what it is fed"},
 	{"tiering/plan", []string{"tiering/extent", "pkg/units"}, policyNot,
 		"policy is a pure function of what it is shown, so that it can be replayed"},
 	{"tiering/schedule", []string{"tiering/extent", "pkg/units", "pkg/clock"}, policyNot,

@@ -5,8 +5,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -269,6 +271,26 @@ func TestRelocationByHand(t *testing.T) {
 	if out := s.ctl("heat", "home"); !strings.Contains(out, "@") {
 		t.Errorf("heat as a map:\n%s", out)
 	}
+
+	// So does the curve: one MiB of 48 has far more than its share of the load.
+	const spot = 1. / 48
+	for _, args := range [][]string{{"heat", "home", "--skew"}, {"heat", "--all"}} {
+		var k control.Skew
+		s.ctlJSON(&k, args...)
+		at := slices.IndexFunc(k.Points, func(p control.SkewPoint) bool { return p.Extents >= spot-1e-9 })
+		if k.Extents*k.ExtentSizeBytes != 48*mib || at < 0 || k.Points[at].Heat < 10*spot || k.Points[len(k.Points)-1] != (control.SkewPoint{Extents: 1, Heat: 1}) || len(k.Needs) == 0 {
+			t.Errorf("tierctl %q: %+v", args, k)
+			continue
+		}
+		extents, served, best := int64(0), 0.0, 0.0
+		for _, tier := range k.Tiers {
+			extents, served, best = extents+tier.Extents, served+tier.Heat, best+tier.BestHeat
+		}
+		if extents != k.Extents || math.Abs(served-1) > 1e-6 || math.Abs(best-1) > 1e-6 || k.Tiers[0].Heat < 10*spot || k.Tiers[0].BestHeat < k.Tiers[0].Heat-0.05 {
+			t.Errorf("tierctl %q: the tiers have %d extents, %v and at best %v of the load: %+v", args, extents, served, best, k.Tiers)
+		}
+	}
+	s.ctlFails(1, "tierctl: volume \"nobody\": not found", "heat", "nobody", "--skew")
 	d.stop()
 	s.checkPool(true)
 }
@@ -283,7 +305,7 @@ func TestEveryVerbPrintsTableAndJSON(t *testing.T) {
 		{"pool", "status"}, {"tier", "list"}, {"backing", "list"}, {"volume", "list"}, {"volume", "create", "a", "1MiB"},
 		{"volume", "grow", "a", "2MiB"}, {"volume", "rename", "a", "b"}, {"volume", "set", "b", "--policy", "ssd"},
 		{"volume", "delete", "b"}, {"relocation", "status"}, {"relocation", "plan"}, {"relocation", "run"}, {"relocation", "pause"},
-		{"relocation", "resume"}, {"locate", "home", "0"}, {"heat", "home"}, {"version"},
+		{"relocation", "resume"}, {"locate", "home", "0"}, {"heat", "home"}, {"heat", "home", "--skew"}, {"heat", "--all"}, {"version"},
 		{"bench", "--uri", s.uri("home"), "--ops", "100"},
 	}
 	for _, o := range []string{"table", "json"} {
