@@ -19,9 +19,11 @@ func (m *monitor) view(now time.Time, tiers []*tier, ahead bool) plan.View {
 		pt := plan.Tier{ID: extent.TierID(i), Name: t.name, ServiceTime: costs[i].Service, Utilisation: costs[i].Utilisation}
 		for _, b := range t.members() {
 			c := b.slots.Counts()
+			// What is vacated becomes free with the next commit, and movers wait for it.
+			free := c.Clean + c.Cleaning + c.Free + c.Vacated
 			takes := b.takesExtents() && !b.health.suspect.Load()
 			v.Backings = append(v.Backings, plan.Backing{
-				ID: b.id, Tier: pt.ID, Slots: c.Total - c.Quarantined, Free: c.Clean + c.Cleaning + c.Free,
+				ID: b.id, Tier: pt.ID, Slots: c.Total - c.Quarantined, Free: free,
 				Utilisation: b.cost.info(t.media).Busy, Writable: takes,
 			})
 			if !takes {
@@ -29,7 +31,7 @@ func (m *monitor) view(now time.Time, tiers []*tier, ahead bool) plan.View {
 			}
 			pt.Writable = true
 			pt.Slots += c.Total - c.Quarantined
-			pt.Free += c.Clean + c.Cleaning + c.Free
+			pt.Free += free
 			pt.Bandwidth += b.pace.rate()
 		}
 		v.Tiers = append(v.Tiers, pt)

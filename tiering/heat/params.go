@@ -3,6 +3,7 @@ package heat
 import (
 	"errors"
 	"fmt"
+	"math"
 	"time"
 )
 
@@ -59,4 +60,16 @@ func (p Params) Validate() error {
 		bad("cycle", "must be above 0")
 	}
 	return errors.Join(faults...)
+}
+
+// Noise returns the variance of the rate that is told of an extent, in proportion to the
+// rate, 1/s: of accesses that come at random (a Poisson process) with rate r the heat,
+// counted in accesses, has the variance r * Noise. For a sum of half-life h it is k/2 with
+// k = ln2/h, the integral of (k e^(-kt))^2; for the weighted sum of two
+//
+//	w^2 k_s/2 + (1-w)^2 k_l/2 + 2 w (1-w) k_s k_l/(k_s + k_l)
+func (p Params) Noise() float64 {
+	ks, kl := math.Ln2/p.ShortHalfLife.Seconds(), math.Ln2/p.LongHalfLife.Seconds()
+	w := p.ShortWeight
+	return w*w*ks/2 + (1-w)*(1-w)*kl/2 + 2*w*(1-w)*ks*kl/(ks+kl)
 }

@@ -2,6 +2,7 @@ package plan_test
 
 import (
 	"math"
+	"math/rand/v2"
 	"reflect"
 	"slices"
 	"testing"
@@ -423,6 +424,35 @@ func TestStays(t *testing.T) {
 		return a.Key == b.Key && a.Tier == b.Tier && a.Reason == b.Reason && math.Abs(a.Rate-b.Rate) < 1e-9
 	}) {
 		t.Errorf("got %+v, want %+v", got.Stays, want)
+	}
+}
+
+// TestNothingToGain: of extents that are all used alike at random none moves, whatever
+// chance makes of their rates; one that is used more than that does.
+func TestNothingToGain(t *testing.T) {
+	const n, rate, noise = 2000, 4.0, 0.01 // a standard deviation of 0.2
+	for seed := range uint64(5) {
+		rng := rand.New(rand.NewPCG(seed, 1))
+		var extents []plan.Extent
+		for i := range n {
+			extents = append(extents, at(i, extent.TierID(i%3), rate+rng.NormFloat64()*math.Sqrt(rate*noise)))
+		}
+		v := view(threeTiers(n, n, n), extents...)
+		for i := range v.Tiers {
+			v.Tiers[i].Free = 1
+		}
+		p := with(policy(), func(p *plan.Policy) { p.Noise, p.Headroom, p.Emergency = noise, 1e-9, 0 })
+		if got := plan.Next(v, p); len(got.Moves) > 0 {
+			t.Errorf("seed %d: %d moves, the first %+v", seed, len(got.Moves), got.Moves[0])
+		}
+		extents[2].Heat *= 2
+		if got := plan.Next(v, p); len(got.Moves) != 2 || got.Moves[1].Key.Index != 2 {
+			t.Errorf("seed %d: one twice as hot: moves %+v", seed, got.Moves)
+		}
+		p.Confidence = 0
+		if got := plan.Next(v, p); len(got.Moves) < 20 {
+			t.Errorf("seed %d: with chance taken for heat %d moves: the test tests nothing", seed, len(got.Moves))
+		}
 	}
 }
 

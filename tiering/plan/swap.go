@@ -153,6 +153,14 @@ func (pl *planner) skipTaken(list []candidate, i int) int {
 	return i
 }
 
+// surpasses reports whether rate a is higher than b by the hysteresis, and by more than
+// chance makes likely: the variance of the difference is the sum of the variances.
+func (pl *planner) surpasses(a, b float64) bool {
+	f, z := 1+pl.p.Hysteresis, pl.p.Confidence
+	d := a - f*b
+	return z <= 0 || d > 0 && d*d > z*z*pl.p.Noise*(a+f*f*b)
+}
+
 // pays returns the gain of moving a from l to u, in exchange for b that goes from
 // u to down if b is not nil, in seconds of latency saved per second, and whether
 // it is worth the copies. With down = l it is
@@ -168,6 +176,9 @@ func (pl *planner) pays(a candidate, b *candidate, l, u, down *tierState) (gain 
 	seconds := l.perByte + u.perByte
 	if b != nil {
 		gain -= (1 + pl.p.Hysteresis) * b.rate * (down.delay - u.delay)
+		if !pl.surpasses(a.rate, b.rate) {
+			return gain, false
+		}
 		seconds += down.perByte + u.perByte
 		cooling = cooling || b.cooling
 	}

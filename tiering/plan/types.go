@@ -87,6 +87,12 @@ type Policy struct {
 	// the ServiceTime of the slowest tier.
 	AccessTime time.Duration
 	Hysteresis float64 // eta: a swap must win by this share of the victim's heat
+	// Noise is the variance of rates in proportion to them, 1/s (heat.Params.Noise), and
+	// Confidence the number of standard deviations by which two rates have to differ for
+	// the difference to count: of many extents alike the hottest and the coldest are not
+	// exchanged for what chance made of them. 0: rates are exact.
+	Noise      float64
+	Confidence float64
 	// Headroom is the share of each tier but the slowest that promotions leave free, and
 	// that is made free again by demoting the coldest with what a plan has left of its
 	// budget. Where less than the share Emergency is free, that comes before all that
@@ -210,6 +216,9 @@ type Stay struct {
 // Bytes returns what carrying out the whole plan writes.
 func (p Plan) Bytes() int64 { return p.BytesUp + p.BytesDown + p.BytesRebalance }
 
+// DefaultConfidence is Policy.Confidence where nothing else is said.
+const DefaultConfidence = 3
+
 // Defaults returns the settings measured or proposed for a pool with extents of
 // size bytes, without a budget.
 func Defaults(size int64) Policy {
@@ -217,6 +226,7 @@ func Defaults(size int64) Policy {
 		ExtentSize:  size,
 		BudgetBytes: -1,
 		Hysteresis:  0.25,
+		Confidence:  DefaultConfidence,
 		Headroom:    0.02,
 		Emergency:   0.01,
 		Residence:   2,
