@@ -41,11 +41,12 @@ func (m *monitor) view(now time.Time, tiers []*tier, ahead bool) plan.View {
 
 // planExtents yields every mapped extent with its heat, in one pass over the maps.
 // A tier that is not among tiers has come, or gone, since they were looked at: it
-// has no part in this plan.
+// has no part in this plan, and neither has a backing that comes while it is made.
 func (p *Pool) planExtents(now time.Time, tiers []*tier, ahead bool, yield func(plan.Extent) bool) {
 	const chunk = 4096
 	names := tierNames(tiers)
 	scores := make([]heat.Score, chunk)
+	places := p.places(tiers)
 	for _, v := range p.allVolumes() {
 		if v.gone.Load() {
 			continue
@@ -73,14 +74,14 @@ func (p *Pool) planExtents(now time.Time, tiers []*tier, ahead bool, yield func(
 			if i < first+extent.Index(n) {
 				s = scores[i-first]
 			}
-			b := p.member(e.Location())
-			rank := slices.Index(tiers, b.tier)
-			if rank < 0 {
+			id := e.Location().Backing
+			at := &places[id]
+			if !at.known {
 				return true
 			}
 			goOn = yield(plan.Extent{
-				Key: extent.Key{Volume: v.id, Index: i}, Tier: extent.TierID(rank), Backing: b.id, Want: pol.want,
-				Pinned: failed || b.err() != nil || b.draining.Load(), Heat: s.Heat, Age: s.Age, SinceMove: s.SinceMove,
+				Key: extent.Key{Volume: v.id, Index: i}, Tier: at.rank, Backing: id, Want: pol.want,
+				Pinned: failed || at.stuck, Heat: s.Heat, Age: s.Age, SinceMove: s.SinceMove,
 			})
 			return goOn
 		})
@@ -88,4 +89,27 @@ func (p *Pool) planExtents(now time.Time, tiers []*tier, ahead bool, yield func(
 			return
 		}
 	}
+}
+
+// place is what the planner has to know of the backing that an extent lies on.
+type place struct {
+	known bool // of one of the tiers planned for
+	rank  extent.TierID
+	stuck bool // nothing can be moved from it, or is moved by others
+}
+
+// places returns the places by the backing's id: it is looked at once for a plan, not
+// for each of millions of extents.
+func (p *Pool) places(tiers []*tier) *[extent.MaxBackingID + 1]place {
+	places := new([extent.MaxBackingID + 1]place)
+	for i := range p.members {
+		b := p.members[i].Load()
+		if b == nil {
+			continue
+		}
+		if rank := slices.Index(tiers, b.tier); rank >= 0 {
+			places[i] = place{true, extent.TierID(rank), b.err() != nil || b.draining.Load()}
+		}
+	}
+	return places
 }

@@ -177,11 +177,20 @@ func (v *Volume) scores(first extent.Index, out []Score, now time.Time, ahead ui
 	m := v.t.momentLocked(now)
 	m.cycle += ahead
 	n := int(min(extent.Index(len(out)), v.extents-first))
-	for k := range n {
+	for k := 0; k < n; {
 		i := first + extent.Index(k)
-		out[k] = Score{SinceMove: NeverMoved}
-		if s, c := v.cellLocked(i); c != nil && s.touched.Load()&chunkBit(i) != 0 {
-			out[k] = m.score(c)
+		piece := out[k:min(n, k+int(chunkLen-i&(chunkLen-1)))] // what lies in i's chunk
+		k += len(piece)
+		s := v.segments[i>>segmentShift]
+		if s == nil || s.touched.Load()&chunkBit(i) == 0 {
+			for j := range piece {
+				piece[j] = Score{SinceMove: NeverMoved}
+			}
+			continue
+		}
+		cells := s.cells[i&(segmentLen-1):][:len(piece)]
+		for j := range cells {
+			piece[j] = m.score(&cells[j])
 		}
 	}
 	return n
