@@ -57,7 +57,7 @@ func (lp *program) mix(share []float64) (value float64, used []float64) {
 // forget removes the columns of the smallest shares when there are many, but not
 // those that use nothing.
 func (lp *program) forget(share []float64) {
-	keep := 2 * (lp.rows + lp.groups)
+	keep := 4 * (lp.rows + lp.groups)
 	if len(lp.columns) < 2*keep {
 		return
 	}

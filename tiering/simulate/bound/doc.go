@@ -10,6 +10,10 @@
 // tier, and as many as one likes into slower ones. In cycle 0 extents lie where the
 // problem says. Each access takes the delay of the tier that its extent lies in.
 //
+// A budget that counts moves of both directions is one of half as many promotions
+// only while the tiers above are full, so that each promotion needs a move down in
+// the same cycle; else any of its moves may be a promotion.
+//
 // # Bound
 //
 // At the boundary below tier k, let x(e,t) tell whether extent e lies above it in
