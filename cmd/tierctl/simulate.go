@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"tierd/pkg/chart"
 	"tierd/pkg/trace"
 	"tierd/pkg/units"
 	"tierd/tiering/simulate"
@@ -57,7 +58,7 @@ const simulateExample = `  tierctl simulate web.vscsi
   tierctl simulate --preset paper-eval -o json web.vscsi | jq '.policies[] | {name, mean_ms}'
 
   # how much SSD is enough?
-  tierctl simulate --policy static,planner \
+  tierctl simulate --policy static,planner --plot ssd.svg \
       --tiers ssd:1ms:2%,hdd:12ms:rest --tiers ssd:1ms:5%,hdd:12ms:rest --tiers ssd:1ms:10%,hdd:12ms:rest web.vscsi
 
   # eight disks as RAID 6 below a mirror of SSDs, at twice the load of the trace
@@ -72,6 +73,7 @@ type simulateOptions struct {
 	layouts       string
 	policies      []string
 	format        string
+	plot          string
 	extentSize    sizeFlag
 	budget        budgetFlag
 	cycle         durationFlag
@@ -116,6 +118,7 @@ func newSimulateCommand(g *globals, commands ...*cobra.Command) *cobra.Command {
 	f.StringArrayVar(&o.tiers, "tiers", nil, "`layout` of tiers; may be repeated (default "+simulate.PaperLayout().String()+")")
 	f.StringVar(&o.layouts, "layouts", "", "YAML `file` of layouts")
 	f.StringSliceVar(&o.policies, "policy", simulate.Policies(), "policies to compare")
+	f.StringVar(&o.plot, "plot", "", "draw into a `file` (.png, .svg): means, and tiers over time")
 	f.StringVar(&o.format, "trace-format", "", "format of the traces: "+formatNames()+"; default: detect it")
 
 	// The defaults shown are those of the preset "defaults".
@@ -206,6 +209,11 @@ func (o *simulateOptions) complete() error {
 	if err := simulate.ValidateChoice(o.layoutsParsed, o.policies); err != nil {
 		return err
 	}
+	if o.plot != "" {
+		if _, err := chart.FormatOf(o.plot); err != nil {
+			return fmt.Errorf("--plot: %w", err)
+		}
+	}
 	if o.format != "" && !strings.Contains(" "+formatNames()+",", " "+o.format+",") {
 		return fmt.Errorf("--trace-format must be one of %s (got %q)", formatNames(), o.format)
 	}
@@ -222,6 +230,11 @@ func runSimulate(ctx context.Context, g *globals, o *simulateOptions, paths []st
 			return fmt.Errorf("simulate %s: %w", path, err)
 		}
 		reports = append(reports, rep)
+	}
+	if o.plot != "" {
+		if err := plotSimulation(o.plot, reports); err != nil {
+			return err
+		}
 	}
 	return printSimulation(g, o.preset, reports)
 }

