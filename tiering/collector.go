@@ -116,7 +116,7 @@ var metricDefs = []struct {
 
 // skipReasons are the values of the label reason of moves that did not happen.
 var skipReasons = []string{
-	"backing_failed", "backing_hangs", "budget", "cancelled", "changed", "error", "moving", "pinned", "reserved", "settling", "source_error", "stopped", "target_full", "too_busy", "unmapped", "volume_failed", "volume_gone",
+	"backing_failed", "backing_hangs", "budget", "cancelled", "changed", "error", "moving", "paused", "pinned", "reserved", "settling", "source_error", "stopped", "target_full", "too_busy", "unmapped", "volume_failed", "volume_gone",
 }
 
 // Collector returns the pool's metrics for registration.

@@ -53,7 +53,9 @@ func (m *monitor) headroom() float64 {
 func (m *monitor) loop(ctx context.Context) {
 	p := m.pool
 	m.mu.Lock()
-	m.nextCycle = p.clock.Now().Add(m.opts.Cycle)
+	if m.nextCycle.IsZero() { // else it was set with the budget
+		m.nextCycle = p.clock.Now().Add(m.opts.Cycle)
+	}
 	m.mu.Unlock()
 	for {
 		m.mu.Lock()
@@ -199,7 +201,7 @@ func (m *monitor) save(now time.Time) error {
 	if m.pool.opts.ReadOnly {
 		return nil
 	}
-	if err := m.saveBudget(); err != nil {
+	if err := m.pool.reloc.budget.Keep(); err != nil {
 		return err
 	}
 	f, err := os.OpenFile(m.path, os.O_RDWR|os.O_CREATE, 0o600)

@@ -20,8 +20,9 @@ import (
 type mover struct {
 	r      *relocator
 	buf    []byte
-	credit int64 // bytes taken from the budget and not written yet
-	cycle  int64 // in which they were taken
+	credit int64  // bytes taken from the budget and not written yet
+	cycle  int64  // in which they were taken
+	day    string // on which they were taken
 	verify bool
 	copies []copiedPiece // of the move under way, if it verifies
 
@@ -72,7 +73,8 @@ func (w *mover) hangs() bool {
 func (w *mover) run(ctx context.Context, j job) MoveEvent {
 	start := time.Now()
 	if c := w.r.cycle.Load(); c != w.cycle {
-		w.credit, w.cycle = 0, c // what a cycle has not used is not carried over
+		w.giveBackCredit() // what a cycle has not used is not carried over
+		w.cycle = c
 	}
 	w.bytes, w.space, w.to, w.mv, w.src, w.dst, w.piece, w.check = 0, 0, extent.Location{}, nil, nil, nil, 0, 0
 	clear(w.copies)
@@ -94,6 +96,10 @@ func (w *mover) run(ctx context.Context, j job) MoveEvent {
 		ev.Outcome, ev.Why = MoveAbandoned, string(why)
 	case errors.As(err, &spent):
 		ev.Outcome, ev.Why = MoveSkipped, "budget"
+	case errors.Is(err, schedule.ErrPaused) && w.bytes == 0:
+		ev.Outcome, ev.Why = MoveSkipped, "paused"
+	case errors.Is(err, schedule.ErrPaused):
+		ev.Outcome, ev.Why = MoveAbandoned, "paused"
 	case ctx.Err() != nil:
 		ev.Outcome, ev.Why = MoveAbandoned, "stopped"
 	case errors.Is(err, errSource):
@@ -317,7 +323,16 @@ func (w *mover) pay(ctx context.Context, n int64) error {
 		return err
 	}
 	w.credit += n
+	w.day = w.r.budget.Today()
 	return nil
+}
+
+// giveBackCredit returns to the budget what was taken and is not going to be written.
+func (w *mover) giveBackCredit() {
+	if w.off == nil && w.credit > 0 {
+		w.r.budget.Return(w.credit, w.day)
+	}
+	w.credit = 0
 }
 
 func (w *mover) copyAndSwitch(ctx context.Context, k extent.Key) error {

@@ -272,7 +272,7 @@ func (r *relocator) claim(k extent.Key) bool {
 }
 
 func (r *relocator) work(ctx context.Context) {
-	w := newMover(r)
+	w := r.planMover()
 	for {
 		j, ok := r.next(ctx)
 		if !ok {
@@ -281,13 +281,21 @@ func (r *relocator) work(ctx context.Context) {
 		cycle := r.cycle.Load()
 		ev, left := r.run(ctx, w, j, j.Reason == plan.ReasonCache)
 		if left {
-			w = newMover(r)
+			w = r.planMover()
 		}
 		var spent schedule.ErrBudgetSpent
 		if errors.As(ev.Err, &spent) && r.cycle.Load() == cycle {
 			r.dropAll() // nothing of this cycle can be paid for any more
 		}
 	}
+}
+
+// planMover returns a mover for the moves of plans. They do not wait for the end of a
+// pause: by then they are out of date.
+func (r *relocator) planMover() *mover {
+	w := newMover(r)
+	w.take = r.budget.TakeUnlessPaused
+	return w
 }
 
 // run carries out a move and returns its event when it has ended. One that is held

@@ -192,9 +192,9 @@ func budget(ctx context.Context, o *options, r *report) (err error) {
 	r.mark("budget: bytes by which what moves tell and what was written differ", float64(abs(b.Told-b.Counted)), 0, false)
 	r.mark("budget: bytes written beyond the budget of a cycle", float64(b.OverCycle), 0, false)
 	if days == 1 {
-		r.mark("budget: bytes written today that a kill makes the daemon forget", float64(b.Refunded), 0, true)
+		r.mark("budget: bytes written today that a kill makes the daemon forget", float64(b.Refunded), 0, false)
 	}
-	r.mark("budget: bytes written beyond the budget of the day, across a kill and a restart", float64(max(0, b.Total-days*b.PerDay)), 0, true)
+	r.mark("budget: bytes written beyond the budget of the day, across a kill and a restart", float64(max(0, b.Total-days*b.PerDay)), 0, false)
 	// Bytes are taken before they are written: an extent and its last pieces for each worker.
 	slack := float64(l.Rate)/4 + workers*(float64(l.Extent)+2*128*1024)
 	r.mark("budget: bytes written ahead of the rate, to what may be", b.Ahead/slack, 1, false)

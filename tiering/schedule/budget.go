@@ -2,6 +2,7 @@ package schedule
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -36,10 +37,22 @@ func (e ErrBudgetSpent) Error() string {
 // Totals are bytes taken: since the Budget was made, in this cycle, on this day.
 type Totals struct{ Total, Cycle, Day int64 }
 
+// ErrPaused is returned by TakeUnlessPaused while the budget is paused.
+var ErrPaused = errors.New("movement is paused")
+
 // State is what of a Budget has to survive a restart.
 type State struct {
 	Day   string `json:"day"`   // 2006-01-02
 	Bytes int64  `json:"bytes"` // taken on that day
+
+	CycleBegan time.Time `json:"cycle_began"`
+	CycleBytes int64     `json:"cycle_bytes"` // taken in that cycle
+}
+
+// covers reports whether a budget that is restored from s has as much taken as one that
+// is restored from t.
+func (s State) covers(t State) bool {
+	return s.Day == t.Day && s.Bytes >= t.Bytes && s.CycleBegan.Equal(t.CycleBegan) && s.CycleBytes >= t.CycleBytes
 }
 
 // burst is how long a silence may be made up for at once.
@@ -63,6 +76,12 @@ type Budget struct {
 	settled time.Time     // debt is as of then
 	rate    int64         // in force since then; 0: no limit
 	changed chan struct{} // closed when waiting takers have to look again
+	began   time.Time     // when the cycle did
+
+	// Taken before mu. Whoever holds it may wait for a disk.
+	keepMu sync.Mutex
+	keep   func(State) error
+	kept   State
 }
 
 // NewBudget returns a Budget of which nothing is spent.
@@ -79,14 +98,28 @@ func NewBudget(c clock.Clock, cal Calendar, l Limits) *Budget {
 //
 // The rate holds on average: over any time it lets through what the rate allows,
 // a quarter of a second's worth more, and the last n.
-func (b *Budget) Take(ctx context.Context, n int64) error {
+//
+// What is taken is kept (see KeepBy) before Take returns.
+func (b *Budget) Take(ctx context.Context, n int64) error { return b.take(ctx, n, false) }
+
+// TakeUnlessPaused is Take, but that it returns ErrPaused instead of waiting for the end of
+// a pause.
+func (b *Budget) TakeUnlessPaused(ctx context.Context, n int64) error { return b.take(ctx, n, true) }
+
+func (b *Budget) take(ctx context.Context, n int64, impatient bool) error {
 	for {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
+		if impatient && b.Paused() {
+			return ErrPaused
+		}
 		ok, wait, changed, err := b.try(n)
-		if ok || err != nil {
+		if err != nil {
 			return err
+		}
+		if ok {
+			return b.cover(n)
 		}
 		var timer <-chan time.Time
 		if wait > 0 {
@@ -99,6 +132,79 @@ func (b *Budget) Take(ctx context.Context, n int64) error {
 		}
 	}
 }
+
+// KeepBy makes fn write down what is taken before it may be used, with some more, so that
+// fn is not called for each take: after a kill a little counts as taken that was not, and
+// never the other way round. A take whose keeping fails is undone and returns fn's error.
+// fn is called by one goroutine at a time and may wait for a disk.
+func (b *Budget) KeepBy(fn func(State) error) {
+	b.keepMu.Lock()
+	defer b.keepMu.Unlock()
+	b.keep = fn
+}
+
+// Keep writes down exactly what is taken. It returns the error of KeepBy's function.
+func (b *Budget) Keep() error {
+	b.keepMu.Lock()
+	defer b.keepMu.Unlock()
+	if b.keep == nil {
+		return nil
+	}
+	s := b.State()
+	if err := b.keep(s); err != nil {
+		return err
+	}
+	b.kept = s
+	return nil
+}
+
+// A lease is what is kept ahead of what is taken: a part of the smallest amount, up to
+// maxLease.
+const (
+	leaseParts = 32
+	maxLease   = 64 << 20
+)
+
+// cover sees to it that n bytes just taken are kept.
+func (b *Budget) cover(n int64) error {
+	b.keepMu.Lock()
+	defer b.keepMu.Unlock()
+	s := b.State()
+	b.mu.Lock()
+	limits := b.limits
+	b.mu.Unlock()
+	if b.keep == nil || b.kept.covers(s) || limits.PerCycle <= 0 && limits.PerDay <= 0 {
+		return nil
+	}
+	lease := int64(maxLease)
+	for _, limit := range []int64{limits.PerCycle, limits.PerDay} {
+		if limit > 0 {
+			lease = min(lease, limit/leaseParts)
+		}
+	}
+	s.Bytes += lease
+	s.CycleBytes += lease
+	if err := b.keep(s); err != nil {
+		b.Return(n, s.Day)
+		return fmt.Errorf("keep the movement budget: %w", err)
+	}
+	b.kept = s
+	return nil
+}
+
+// Return gives back n bytes that were taken on a day (2006-01-02) and will not be written.
+// They count again for the day if it is still the same, and not for the cycle.
+func (b *Budget) Return(n int64, day string) {
+	b.change(b.clock.Now(), func() {
+		b.spent.Total -= n
+		if b.day == day {
+			b.spent.Day -= n
+		}
+	})
+}
+
+// Today returns the day that takes count for now.
+func (b *Budget) Today() string { return b.State().Day }
 
 // try takes n bytes if that is possible now. Else it returns how long to wait
 // before trying again (0: until something changes), and what tells of changes.
@@ -184,7 +290,9 @@ func (b *Budget) change(now time.Time, fn func()) {
 
 // NewCycle begins a cycle: its amount is whole again. What the last one left is
 // not carried over.
-func (b *Budget) NewCycle(now time.Time) { b.change(now, func() { b.spent.Cycle = 0 }) }
+func (b *Budget) NewCycle(now time.Time) {
+	b.change(now, func() { b.spent.Cycle, b.began = 0, now.Round(0) })
+}
 
 // SetLimits changes the limits at once. What is spent stays spent.
 func (b *Budget) SetLimits(l Limits) { b.change(b.clock.Now(), func() { b.limits = l }) }
@@ -243,14 +351,20 @@ func (b *Budget) State() State {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.settleLocked(b.clock.Now())
-	return State{Day: b.day, Bytes: b.spent.Day}
+	return State{Day: b.day, Bytes: b.spent.Day, CycleBegan: b.began, CycleBytes: b.spent.Cycle}
 }
 
-// Restore counts what was taken before a restart, if that was today.
-func (b *Budget) Restore(s State) {
-	b.change(b.clock.Now(), func() {
+// Restore counts what was taken before a restart, today and in a cycle of the given length
+// that has not ended. It returns when that cycle began; the zero time if there is none.
+func (b *Budget) Restore(s State, cycle time.Duration) (began time.Time) {
+	now := b.clock.Now()
+	b.change(now, func() {
 		if s.Day == b.day {
 			b.spent.Day = max(b.spent.Day, s.Bytes)
 		}
+		if age := now.Sub(s.CycleBegan); !s.CycleBegan.IsZero() && age >= 0 && age < cycle {
+			b.spent.Cycle, b.began, began = max(b.spent.Cycle, s.CycleBytes), s.CycleBegan, s.CycleBegan
+		}
 	})
+	return began
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"math/rand/v2"
 	"runtime"
 	"sync"
 	"testing"
@@ -227,14 +228,17 @@ func TestPause(t *testing.T) {
 	}
 }
 
+// TestState: what is saved counts after a restart, on the same day and in the same cycle.
 func TestState(t *testing.T) {
+	const cycle = 10 * time.Minute
 	c := clock.NewFake(monday)
-	b := NewBudget(c, utcCalendar(), Limits{PerDay: 100})
+	b := NewBudget(c, utcCalendar(), Limits{PerDay: 100, PerCycle: 80})
+	b.NewCycle(monday)
 	if err := b.Take(t.Context(), 70); err != nil {
 		t.Fatal(err)
 	}
 	saved, err := json.Marshal(b.State())
-	if err != nil || string(saved) != `{"day":"2026-03-02","bytes":70}` {
+	if err != nil || string(saved) != `{"day":"2026-03-02","bytes":70,"cycle_began":"`+monday.Format(time.RFC3339)+`","cycle_bytes":70}` {
 		t.Fatalf("got %s, %v", saved, err)
 	}
 	var s State
@@ -242,14 +246,127 @@ func TestState(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, tc := range []struct {
-		after time.Duration
-		left  int64
-	}{{time.Hour, 30}, {24 * time.Hour, 100}} {
-		again := NewBudget(clock.NewFake(monday.Add(tc.after)), utcCalendar(), Limits{PerDay: 100})
-		again.Restore(s)
-		if _, day := again.Left(); day != tc.left {
-			t.Errorf("%v later: got %d left, want %d", tc.after, day, tc.left)
+		after      time.Duration
+		cycle, day int64
+		goesOn     bool
+	}{{0, 10, 30, true}, {9 * time.Minute, 10, 30, true}, {cycle, 80, 30, false}, {24 * time.Hour, 80, 100, false}, {-time.Minute, 80, 30, false}} {
+		again := NewBudget(clock.NewFake(monday.Add(tc.after)), utcCalendar(), Limits{PerDay: 100, PerCycle: 80})
+		began := again.Restore(s, cycle)
+		if cycle, day := again.Left(); cycle != tc.cycle || day != tc.day || began.Equal(monday) != tc.goesOn {
+			t.Errorf("%v later: got %d and %d left, the cycle began %v; want %d and %d, and that it goes on: %v", tc.after, cycle, day, began, tc.cycle, tc.day, tc.goesOn)
 		}
+	}
+}
+
+// TestKeptAcrossKills: whenever it is killed, and restored from what was kept, no cycle and
+// no day gets more than its amount.
+func TestKeptAcrossKills(t *testing.T) {
+	const perCycle, perDay, cycle = 1000, 5000, time.Hour
+	for seed := range uint64(20) {
+		rng := rand.New(rand.NewPCG(seed, 7))
+		c := clock.NewFake(monday)
+		var kept State
+		keeps, takes := 0, 0
+		failing := false
+		start := func() *Budget {
+			b := NewBudget(c, utcCalendar(), Limits{PerCycle: perCycle, PerDay: perDay})
+			b.KeepBy(func(s State) error {
+				if failing {
+					return errors.New("full disk")
+				}
+				keeps++
+				kept = s
+				return nil
+			})
+			if b.Restore(kept, cycle).IsZero() {
+				b.NewCycle(c.Now())
+			}
+			return b
+		}
+		b := start()
+		inDay, inCycle := map[string]int64{}, map[time.Time]int64{}
+		for range 3000 {
+			c.Advance(time.Duration(rng.IntN(60)) * time.Second)
+			switch n := rng.IntN(100); {
+			case n < 3:
+				b = start() // killed
+			case n < 5:
+				if err := b.Keep(); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if c.Now().Sub(b.State().CycleBegan) >= cycle {
+				b.NewCycle(c.Now())
+			}
+			n := int64(1 + rng.IntN(20))
+			failing = rng.IntN(50) == 0
+			before := b.Spent()
+			err := b.Take(t.Context(), n)
+			failing = false
+			var spent ErrBudgetSpent
+			switch {
+			case errors.As(err, &spent):
+				continue
+			case err != nil:
+				if got := b.Spent(); got.Day != before.Day || got.Total != before.Total {
+					t.Fatalf("seed %d: not kept, and taken: %+v, before %+v", seed, got, before)
+				}
+				continue
+			}
+			takes++
+			inDay[c.Now().UTC().Format(time.DateOnly)] += n
+			inCycle[b.State().CycleBegan] += n
+		}
+		for day, n := range inDay {
+			if n > perDay {
+				t.Errorf("seed %d: %d bytes on %s, at most %d", seed, n, day, int64(perDay))
+			}
+		}
+		for began, n := range inCycle {
+			if n > perCycle {
+				t.Errorf("seed %d: %d bytes in the cycle of %v, at most %d", seed, n, began, int64(perCycle))
+			}
+		}
+		if keeps*4 > takes*3 {
+			t.Errorf("seed %d: %d files written for %d takes", seed, keeps, takes)
+		}
+	}
+}
+
+// TestReturn: what is given back can be taken again on the same day, not in the cycle.
+func TestReturn(t *testing.T) {
+	c := clock.NewFake(monday)
+	b := NewBudget(c, utcCalendar(), Limits{PerCycle: 100, PerDay: 100})
+	if err := b.Take(t.Context(), 60); err != nil {
+		t.Fatal(err)
+	}
+	day := b.Today()
+	b.Return(20, day)
+	if cycle, left := b.Left(); cycle != 40 || left != 60 || b.Spent().Total != 40 {
+		t.Errorf("%d and %d left, %+v spent; want 40, 60 and 40", cycle, left, b.Spent())
+	}
+	c.Advance(24 * time.Hour)
+	b.Return(20, day)
+	if _, left := b.Left(); left != 100 {
+		t.Errorf("what was taken yesterday came back today: %d left", left)
+	}
+}
+
+// TestPausedTaker: one that is not to wait for the end of a pause does not, whether it
+// comes before or during it.
+func TestPausedTaker(t *testing.T) {
+	b := NewBudget(clock.NewFake(monday), utcCalendar(), Limits{Rate: 1})
+	if err := b.TakeUnlessPaused(t.Context(), 100); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error)
+	go func() { ended <- b.TakeUnlessPaused(t.Context(), 1) }()
+	b.Pause()
+	if err := <-ended; !errors.Is(err, ErrPaused) {
+		t.Errorf("got %v, want %v", err, ErrPaused)
+	}
+	if err := b.TakeUnlessPaused(t.Context(), 1); !errors.Is(err, ErrPaused) {
+		t.Errorf("got %v, want %v", err, ErrPaused)
 	}
 }
 
