@@ -128,7 +128,7 @@ func (m *monitor) plan(now time.Time, ahead bool) (plan.Plan, []*tier) {
 	p := m.pool
 	pol := plan.Defaults(p.size.Bytes())
 	pol.Hysteresis, pol.Headroom = o.Hysteresis, o.Headroom
-	pol.AccessTime, pol.Horizon, pol.Noise = p.opts.Heat.Position, p.opts.Heat.LongHalfLife, p.opts.Heat.Noise()
+	pol.AccessTime, pol.Horizon = p.opts.Heat.Position, p.opts.Heat.LongHalfLife
 	pol.BudgetBytes = m.budgetBytes(o, now, ahead)
 	if o.Planner != nil {
 		o.Planner(&pol)

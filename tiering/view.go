@@ -81,7 +81,7 @@ func (p *Pool) planExtents(now time.Time, tiers []*tier, ahead bool, yield func(
 			}
 			goOn = yield(plan.Extent{
 				Key: extent.Key{Volume: v.id, Index: i}, Tier: at.rank, Backing: id, Want: pol.want,
-				Pinned: failed || at.stuck, Heat: s.Heat, Age: s.Age, SinceMove: s.SinceMove,
+				Pinned: failed || at.stuck, Heat: s.Heat, Noise: s.Noise, Age: s.Age, SinceMove: s.SinceMove,
 			})
 			return goOn
 		})

@@ -68,6 +68,11 @@ func (p Params) Validate() error {
 // k = ln2/h, the integral of (k e^(-kt))^2; for the weighted sum of two
 //
 //	w^2 k_s/2 + (1-w)^2 k_l/2 + 2 w (1-w) k_s k_l/(k_s + k_l)
+//
+// That is of old extents. What is known for a time a has seen less: of a sum alone the
+// variance is k/2 (1 + x)/(1 - x/2) times the rate told, with x = 2^(-a/h), four times as
+// much at first. Score.Noise takes that factor of the long half-life, which is 3c - 2 with c
+// the correction of young extents.
 func (p Params) Noise() float64 {
 	ks, kl := math.Ln2/p.ShortHalfLife.Seconds(), math.Ln2/p.LongHalfLife.Seconds()
 	w := p.ShortWeight

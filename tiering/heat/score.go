@@ -12,9 +12,12 @@ type Score struct {
 	// this extent's accesses would make, if it lay there.
 	Heat        float64
 	Short, Long float64 // the rates by the short and the long half-life, same unit
-	IOs         uint32  // accesses since it was first seen; stops at 16,777,215
-	Age         uint32  // cycles since the first access; 0 too if there was none
-	SinceMove   uint32  // cycles since the last move, or NeverMoved
+	// Noise is the variance of the heat, counted in accesses, in proportion to it, if
+	// accesses come at random: 1/s, see Params.Noise.
+	Noise     float64
+	IOs       uint32 // accesses since it was first seen; stops at 16,777,215
+	Age       uint32 // cycles since the first access; 0 too if there was none
+	SinceMove uint32 // cycles since the last move, or NeverMoved
 }
 
 // NeverMoved is the SinceMove of an extent that was not moved since the daemon
@@ -35,6 +38,7 @@ const NeverMoved = ^uint32(0)
 type moment struct {
 	short, long float64 // factors of S and L but for the age
 	weight      float64
+	noise       float64
 	cycle       uint32
 	corrections []correction
 }
@@ -49,6 +53,7 @@ func (t *Tracker) momentLocked(now time.Time) moment {
 		short:       math.Exp2(-d/hs) * math.Ln2 / hs,
 		long:        math.Exp2(-d/hl) * math.Ln2 / hl,
 		weight:      t.p.ShortWeight,
+		noise:       t.p.Noise(),
 		cycle:       t.cycle,
 		corrections: t.corrections,
 	}
@@ -89,5 +94,6 @@ func (m *moment) score(c *cell) Score {
 	sc.Short = float64(s) * m.short * f.short
 	sc.Long = float64(l) * m.long * f.long
 	sc.Heat = m.weight*sc.Short + (1-m.weight)*sc.Long
+	sc.Noise = m.noise * (3*f.long - 2)
 	return sc
 }

@@ -157,6 +157,7 @@ func (pl *planner) collect(v View) {
 		c := candidate{
 			key:     e.Key,
 			rate:    e.Heat / pl.access,
+			noise:   e.Noise,
 			tier:    uint8(pos),
 			backing: e.Backing,
 			cooling: e.SinceMove < pl.p.Residence,

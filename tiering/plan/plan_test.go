@@ -435,13 +435,13 @@ func TestNothingToGain(t *testing.T) {
 		rng := rand.New(rand.NewPCG(seed, 1))
 		var extents []plan.Extent
 		for i := range n {
-			extents = append(extents, at(i, extent.TierID(i%3), rate+rng.NormFloat64()*math.Sqrt(rate*noise)))
+			extents = append(extents, with(at(i, extent.TierID(i%3), rate+rng.NormFloat64()*math.Sqrt(rate*noise)), func(e *plan.Extent) { e.Noise = noise }))
 		}
 		v := view(threeTiers(n, n, n), extents...)
 		for i := range v.Tiers {
 			v.Tiers[i].Free = 1
 		}
-		p := with(policy(), func(p *plan.Policy) { p.Noise, p.Headroom, p.Emergency = noise, 1e-9, 0 })
+		p := with(policy(), func(p *plan.Policy) { p.Headroom, p.Emergency = 1e-9, 0 })
 		if got := plan.Next(v, p); len(got.Moves) > 0 {
 			t.Errorf("seed %d: %d moves, the first %+v", seed, len(got.Moves), got.Moves[0])
 		}

@@ -11,6 +11,7 @@ import (
 type candidate struct {
 	key     extent.Key
 	rate    float64 // random accesses per second
+	noise   float64 // variance of the rate in proportion to it, 1/s
 	tier    uint8   // position in planner.tiers
 	backing extent.BackingID
 	cooling bool

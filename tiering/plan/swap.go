@@ -153,12 +153,12 @@ func (pl *planner) skipTaken(list []candidate, i int) int {
 	return i
 }
 
-// surpasses reports whether rate a is higher than b by the hysteresis, and by more than
-// chance makes likely: the variance of the difference is the sum of the variances.
-func (pl *planner) surpasses(a, b float64) bool {
+// surpasses reports whether a is hotter than b by the hysteresis, and by more than chance
+// makes likely: the variance of the difference is the sum of the variances.
+func (pl *planner) surpasses(a, b candidate) bool {
 	f, z := 1+pl.p.Hysteresis, pl.p.Confidence
-	d := a - f*b
-	return z <= 0 || d > 0 && d*d > z*z*pl.p.Noise*(a+f*f*b)
+	d := a.rate - f*b.rate
+	return z <= 0 || d > 0 && d*d > z*z*(a.noise*a.rate+f*f*b.noise*b.rate)
 }
 
 // pays returns the gain of moving a from l to u, in exchange for b that goes from
@@ -176,7 +176,7 @@ func (pl *planner) pays(a candidate, b *candidate, l, u, down *tierState) (gain 
 	seconds := l.perByte + u.perByte
 	if b != nil {
 		gain -= (1 + pl.p.Hysteresis) * b.rate * (down.delay - u.delay)
-		if !pl.surpasses(a.rate, b.rate) {
+		if !pl.surpasses(a, *b) {
 			return gain, false
 		}
 		seconds += down.perByte + u.perByte

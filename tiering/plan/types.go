@@ -51,6 +51,7 @@ type Extent struct {
 	Pinned    bool    // not to be moved, whatever its heat or policy
 	Parked    bool    // moves of it failed a short while ago: not to be tried yet
 	Heat      float64 // slow-device seconds per second
+	Noise     float64 // variance of its rate of accesses in proportion to that, 1/s
 	Age       uint32  // cycles since its first access
 	SinceMove uint32  // cycles since its last move; NeverMoved if it never was
 }
@@ -87,11 +88,9 @@ type Policy struct {
 	// the ServiceTime of the slowest tier.
 	AccessTime time.Duration
 	Hysteresis float64 // eta: a swap must win by this share of the victim's heat
-	// Noise is the variance of rates in proportion to them, 1/s (heat.Params.Noise), and
-	// Confidence the number of standard deviations by which two rates have to differ for
-	// the difference to count: of many extents alike the hottest and the coldest are not
-	// exchanged for what chance made of them. 0: rates are exact.
-	Noise      float64
+	// Confidence is the number of standard deviations by which two rates have to differ for
+	// the difference to count (see Extent.Noise): of many extents alike the hottest and the
+	// coldest are not exchanged for what chance made of them. 0: rates are exact.
 	Confidence float64
 	// Headroom is the share of each tier but the slowest that promotions leave free, and
 	// that is made free again by demoting the coldest with what a plan has left of its
@@ -217,7 +216,7 @@ type Stay struct {
 func (p Plan) Bytes() int64 { return p.BytesUp + p.BytesDown + p.BytesRebalance }
 
 // DefaultConfidence is Policy.Confidence where nothing else is said.
-const DefaultConfidence = 3
+const DefaultConfidence = 4
 
 // Defaults returns the settings measured or proposed for a pool with extents of
 // size bytes, without a budget.

@@ -95,7 +95,7 @@ func (p *planner) extents(c *Cycle, now time.Time, yield func(plan.Extent) bool)
 				s := p.scores[i]
 				if !yield(plan.Extent{
 					Key:  extent.Key{Volume: extent.VolumeID(v + 1), Index: extent.Index(first + i)},
-					Tier: c.where[id], Heat: s.Heat, Age: s.Age, SinceMove: s.SinceMove,
+					Tier: c.where[id], Heat: s.Heat, Noise: s.Noise, Age: s.Age, SinceMove: s.SinceMove,
 				}) {
 					return
 				}

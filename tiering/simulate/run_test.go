@@ -2,6 +2,7 @@ package simulate_test
 
 import (
 	"math"
+	"math/rand/v2"
 	"slices"
 	"testing"
 	"time"
@@ -345,5 +346,37 @@ func TestVolumes(t *testing.T) {
 	got := rep.Trace
 	if got.Requests != 3 || got.Accesses != 4 || got.Reads != 3 || got.Writes != 1 || got.Volumes != 2 || got.Extents != 3 || got.Ignored != 2 {
 		t.Errorf("got %+v", got)
+	}
+}
+
+// TestNothingToGain: a load that has no hot spot moves next to nothing, however long it
+// goes on; one with a hot spot moves that.
+func TestNothingToGain(t *testing.T) {
+	const extents, seed = 640, 1
+	rng := rand.New(rand.NewPCG(seed, 2))
+	load := func(hot int64) (out []trace.Record) {
+		for at := time.Duration(0); at < 200*time.Second; at += time.Duration(rng.ExpFloat64() * 4e6) {
+			e := rng.Int64N(extents)
+			if rng.IntN(4) == 0 && hot > 0 {
+				e = extents - 1 - rng.Int64N(hot)
+			}
+			out = append(out, trace.Record{Time: at, Offset: e * mib, Length: 4096})
+		}
+		return out
+	}
+	s := simulate.Defaults()
+	s.Cycle, s.Heat.ShortHalfLife, s.Heat.LongHalfLife = 2*time.Second, 20*time.Second, 120*time.Second
+	s.Budget = simulate.Budget{Bytes: 14 * mib}
+	l := layout(t, "ssd:1ms:64MiB,fc:4ms:256MiB,sata:12ms:rest")
+	replay := func(hot int64) simulate.PolicyResult {
+		return run(t, memSource(true, load(hot)...), l, s, simulate.Planner).Policies[0]
+	}
+	// Six make room for the headroom at first.
+	if p := replay(0); p.Promotions+p.Demotions > 6+extents/100 {
+		t.Errorf("seed %d: %d and %d moves for a uniform load, want %d at most", seed, p.Promotions, p.Demotions, 6+extents/100)
+	}
+	// A quarter of the accesses and a tenth of the others: 32.5 %.
+	if p := replay(16); p.TierShare[0] < 0.31 || p.Promotions+p.Demotions > 100 {
+		t.Errorf("seed %d: the fastest tier serves %.3f after %d and %d moves, want 0.325 and 100 at most", seed, p.TierShare[0], p.Promotions, p.Demotions)
 	}
 }

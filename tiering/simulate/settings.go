@@ -238,7 +238,7 @@ func (s Settings) timing(info TraceInfo, last time.Duration) (timing, heat.Param
 		h.Bandwidth = countBandwidth
 	}
 	// As the daemon derives them.
-	p.ExtentSize, p.AccessTime, p.Horizon, p.Noise = s.ExtentSize, h.Position, h.LongHalfLife, h.Noise()
+	p.ExtentSize, p.AccessTime, p.Horizon = s.ExtentSize, h.Position, h.LongHalfLife
 	return t, h, p, h.Validate()
 }
 
