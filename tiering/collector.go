@@ -109,6 +109,7 @@ var metricDefs = []struct {
 	{"relocation_queued_moves", "Moves of the last plan that have not begun.", nil},
 	{"relocation_moves_in_flight", "Moves under way.", nil},
 	{"relocation_paused", "1 while an operator has paused movement.", nil},
+	{"relocation_throttle_rate_bytes", "Bytes a second that may be copied beside the requests of clients; +Inf without a limit.", nil},
 	{"relocation_window_open", "1 while the calendar permits movement.", nil},
 	{"relocation_exclusion_duration_seconds", "Time for which moves kept writes to their extents waiting.", nil},
 	{"relocation_cycle_duration_seconds", "Time of planning cycles.", nil},
@@ -375,6 +376,7 @@ func (s *sender) relocation() {
 	s.gauge("relocation_queued_moves", float64(info.Queued))
 	s.gauge("relocation_moves_in_flight", float64(info.InFlight))
 	s.gauge("relocation_paused", boolValue(info.Paused))
+	s.gauge("relocation_throttle_rate_bytes", orInf(info.Throttle))
 	s.gauge("relocation_window_open", boolValue(info.WindowOpen))
 	s.histogram("relocation_exclusion_duration_seconds", &p.reloc.held)
 	s.histogram("relocation_cycle_duration_seconds", &m.cycleTime)

@@ -26,7 +26,7 @@ func (e *evacuation) mover() *mover {
 	w.off, w.reason, w.anyTier = e.off, e.reason, e.anyTier
 	w.verify = w.verify || e.verify
 	if e.take != nil {
-		w.take = e.take
+		w.take, w.rushes = e.take, true
 	}
 	return w
 }

@@ -32,6 +32,7 @@ type member struct {
 	calls *backing.Watched // is store: how long calls take to return
 	meter *backing.Meter   // is below it: how fast the device answers
 	cost  cost
+	moves atomic.Int32 // that copy from it or to it now
 	// missing: it was not there at open; the store answers with ErrBackingMissing.
 	missing   bool
 	forgotten atomic.Bool // missing, and given up for good

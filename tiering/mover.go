@@ -30,6 +30,7 @@ type mover struct {
 	off     *member // what it moves extents off
 	reason  plan.Reason
 	anyTier bool // whatever tier a volume's policy asks for
+	rushes  bool // an operator set its rate: what clients feel does not slow it down
 	take    func(ctx context.Context, n int64) error
 
 	// touches are src and dst, for others to look at.
@@ -148,7 +149,11 @@ func (w *mover) move(ctx context.Context, j job) error {
 		w.dst.slots.Unreserve(l.Slot)
 		return errAbandon("changed")
 	}
+	w.src.moves.Add(1)
+	w.dst.moves.Add(1)
 	err = w.copyAndSwitch(ctx, j.Key)
+	w.src.moves.Add(-1)
+	w.dst.moves.Add(-1)
 	w.dst.pace.giveBack(w.space)
 	p.reg.EndMove(w.mv)
 	if err != nil {
@@ -479,6 +484,11 @@ func (w *mover) copyMarked(ctx context.Context, passes int) error {
 			}
 			if err := w.announce(ctx, w.pieceBytes()); err != nil {
 				return err
+			}
+			if !w.rushes {
+				if err := w.r.throttle.Wait(ctx, w.pieceBytes()); err != nil {
+					return err
+				}
 			}
 			if err := w.copyPiece(ctx, piece); err != nil {
 				return err

@@ -492,6 +492,7 @@ func (p *Pool) start(clean bool) {
 		p.wg.Go(func() { p.reloc.work(p.ctx) })
 	}
 	p.wg.Go(func() { p.monitor.loop(p.ctx) })
+	p.wg.Go(func() { p.reloc.govern(p.ctx) })
 	for _, v := range p.allVolumes() {
 		if v.gone.Load() {
 			p.wg.Go(func() { p.reclaim(v) })

@@ -106,11 +106,14 @@ func (s *settling) leave() {
 // relocator carries out moves: a queue, some workers, and the protocol by which
 // an extent changes its slot while it is read and written.
 type relocator struct {
-	pool    *Pool
-	budget  *schedule.Budget
-	workers int
-	verify  bool
-	wg      sync.WaitGroup
+	pool   *Pool
+	budget *schedule.Budget
+	// throttle holds copies back for the sake of clients; govern sets its rate.
+	throttle  *schedule.Throttle
+	throttled atomic.Int64 // the rate: 0 is no limit, schedule.Hold none at all
+	workers   int
+	verify    bool
+	wg        sync.WaitGroup
 
 	mu       sync.Mutex
 	queue    []job
@@ -140,7 +143,7 @@ type moveCount struct{ extents, bytes int64 }
 
 func newRelocator(p *Pool, o RelocationOptions) *relocator {
 	return &relocator{
-		pool: p, budget: schedule.NewBudget(p.clock, o.Calendar, o.Limits), workers: o.Workers, verify: o.Verify,
+		pool: p, budget: schedule.NewBudget(p.clock, o.Calendar, o.Limits), throttle: schedule.NewThrottle(p.clock), workers: o.Workers, verify: o.Verify,
 		busy: make(map[extent.Key]bool), askedFor: make(map[extent.Key]bool), moved: make(map[moveKey]*moveCount), skipped: make(map[string]int64),
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"tierd/tiering/extent"
 	"tierd/tiering/heat"
 	"tierd/tiering/plan"
+	"tierd/tiering/schedule"
 )
 
 // PoolInfo is the pool at a glance.
@@ -236,6 +237,7 @@ type RelocationInfo struct {
 	WindowOpen  bool
 	WindowUntil time.Time // zero if it never changes
 	Rate        int64     // bytes a second in force; 0: no limit
+	Throttle    int64     // bytes a second that clients leave for copies; negative: no limit
 	Cycle       int64     // plans made since open
 	CycleTime   time.Duration
 	NextCycle   time.Time
@@ -263,6 +265,12 @@ func (p *Pool) Relocation() RelocationInfo {
 	m.mu.Unlock()
 	info.WindowOpen, info.WindowUntil = open, until
 	info.MostHeld = r.most.Load()
+	switch info.Throttle = r.throttled.Load(); info.Throttle {
+	case 0:
+		info.Throttle = -1
+	case schedule.Hold:
+		info.Throttle = 0
+	}
 	if rate > 0 {
 		info.Rate = rate
 	}

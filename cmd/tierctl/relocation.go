@@ -53,7 +53,11 @@ func showRelocationStatus(w io.Writer, s control.RelocationStatus) error {
 	}
 	t.row("state", state)
 	t.row("cycle", fmt.Sprintf("%d, every %s, next at %s", s.Cycle, seconds(s.CycleSeconds), timestamp(s.NextCycleAt)))
-	t.row("rate", units.Rate(s.RateBytesPerSecond).Human())
+	rate := units.Rate(s.RateBytesPerSecond).Human()
+	if s.ThrottleBytesPerSec >= 0 {
+		rate += fmt.Sprintf(", held to %s beside the requests of clients", units.Rate(s.ThrottleBytesPerSec).Human())
+	}
+	t.row("rate", rate)
 	t.row("budget left", fmt.Sprintf("%s this cycle, %s today", limit(s.BudgetLeftCycle), limit(s.BudgetLeftDay)))
 	t.row("moves", fmt.Sprintf("%d in flight, %d queued", s.InFlight, s.Queued))
 	if skipped := byReason(s.Skipped); skipped != "" {

@@ -142,7 +142,7 @@ func (s *cannedService) RelocationStatus(context.Context) (control.RelocationSta
 	plan := s.summary()
 	return control.RelocationStatus{
 		State: control.RelocationRunning, Cycle: 42, CycleSeconds: 300, NextCycleAt: noon.Add(time.Minute), WindowUntil: noon.Add(8 * time.Hour),
-		RateBytesPerSecond: 100 << 20, BudgetLeftCycle: 3 << 30, BudgetLeftDay: control.Unlimited, InFlight: 1, Queued: 2, Skipped: map[string]int64{"too_busy": 3, "budget": 0, "unmapped": 1}, LastPlan: &plan,
+		RateBytesPerSecond: 100 << 20, ThrottleBytesPerSec: 24 << 20, BudgetLeftCycle: 3 << 30, BudgetLeftDay: control.Unlimited, InFlight: 1, Queued: 2, Skipped: map[string]int64{"too_busy": 3, "budget": 0, "unmapped": 1}, LastPlan: &plan,
 		Moved: []control.Moved{{Direction: "promotion", From: "hdd", To: "ssd", Extents: 5, Bytes: 5 << 20}, {Direction: "demotion", From: "ssd", To: "hdd"}},
 	}, nil
 }
@@ -166,7 +166,7 @@ func (s *cannedService) RelocationRun(ctx context.Context, r control.RelocationR
 
 func (s *cannedService) RelocationPause(ctx context.Context, r control.RelocationPauseRequest) (control.RelocationStatus, error) {
 	s.asked = append(s.asked, r)
-	return control.RelocationStatus{State: control.RelocationPaused, CycleSeconds: 300}, nil
+	return control.RelocationStatus{State: control.RelocationPaused, CycleSeconds: 300, ThrottleBytesPerSec: control.Unlimited}, nil
 }
 
 func (s *cannedService) RelocationResume(ctx context.Context, r control.RelocationPauseRequest) (control.RelocationStatus, error) {

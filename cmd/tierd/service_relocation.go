@@ -19,7 +19,7 @@ func (s *service) RelocationStatus(context.Context) (control.RelocationStatus, e
 		State: control.RelocationRunning, Cycle: uint64(r.Cycle), CycleSeconds: r.CycleTime.Seconds(), NextCycleAt: r.NextCycle,
 		WindowUntil: r.WindowUntil, RateBytesPerSecond: r.Rate, BudgetLeftCycle: r.CycleLeft, BudgetLeftDay: r.DayLeft,
 		BudgetPerCycleBytes: int64(b.PerCycle), BudgetPerDayBytes: int64(b.PerDay), InFlight: r.InFlight, Queued: r.Queued,
-		Skipped: r.Skipped,
+		Skipped: r.Skipped, ThrottleBytesPerSec: r.Throttle,
 	}
 	switch {
 	case r.Paused:

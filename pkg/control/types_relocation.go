@@ -33,6 +33,7 @@ type RelocationStatus struct {
 	WindowUntil  time.Time       `json:"window_until,omitzero"` // when the state may change; zero: no windows
 
 	RateBytesPerSecond  int64 `json:"rate_bytes_per_second"`   // permitted now
+	ThrottleBytesPerSec int64 `json:"throttle_bytes_per_sec"`  // that requests of clients leave for copies; Unlimited: no limit
 	BudgetLeftCycle     int64 `json:"budget_left_cycle_bytes"` // Unlimited: no limit
 	BudgetLeftDay       int64 `json:"budget_left_day_bytes"`   // Unlimited: no limit
 	BudgetPerCycleBytes int64 `json:"budget_per_cycle_bytes"`

@@ -10,6 +10,9 @@
 // A Pacer spreads the amount of a day over the open time of the day, for those who plan;
 // Calendar.Forecast tells when so many bytes will have been moved.
 //
+// A Governor finds the rate of copying that clients bear, by what their requests take
+// beside moves and without them, and a Throttle keeps to it, piece by piece.
+//
 // Invariants: the bytes taken in a cycle or day never exceed its amount, not by
 // one; Take has taken either all or nothing; a taker that waits is woken by
 // every change that may concern it. A Budget has one lock, held for arithmetic
