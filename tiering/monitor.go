@@ -22,6 +22,7 @@ type monitor struct {
 	pool *Pool
 	file *heat.File
 	path string
+	soon chan struct{} // holds one token: a plan is wanted before the next cycle
 
 	cycling    sync.Mutex // held for the whole of a cycle; before mu
 	saveFailed bool       // the heat could not be saved the last time; guarded by cycling
@@ -41,7 +42,7 @@ type monitor struct {
 }
 
 func newMonitor(p *Pool, o RelocationOptions, path string) *monitor {
-	return &monitor{pool: p, file: heat.NewFile(heat.PoolID(p.id)), path: path, opts: o}
+	return &monitor{pool: p, file: heat.NewFile(heat.PoolID(p.id)), path: path, soon: make(chan struct{}, 1), opts: o}
 }
 
 func (m *monitor) headroom() float64 {
@@ -66,6 +67,9 @@ func (m *monitor) loop(ctx context.Context) {
 			return
 		case <-p.heat.Full():
 			p.heat.Drain(p.clock.Now())
+			continue
+		case <-m.soon:
+			m.replan(p.clock.Now())
 			continue
 		case <-p.clock.After(wait):
 		}
@@ -92,22 +96,12 @@ func (m *monitor) runCycle(now time.Time) {
 	p.heat.Tick(now)
 	p.reloc.beginCycle(now)
 	m.measure(now)
-	pl, tiers := m.plan(now, false)
 	m.mu.Lock()
 	m.cycle++
 	m.nextCycle = now.Add(m.opts.Cycle)
-	m.last, m.lastTime = pl, now
-	m.planned.up += pl.BytesUp
-	m.planned.down += pl.BytesDown
-	m.planned.rebalance += pl.BytesRebalance
 	cycle := m.cycle
-	paused := m.paused
 	m.mu.Unlock()
-	if paused {
-		p.reloc.offer(nil, nil)
-	} else {
-		p.reloc.offer(pl.Moves, tiers)
-	}
+	pl := m.propose(now)
 	err := m.save(now)
 	if err != nil && !m.saveFailed {
 		p.log.Warn("heat is not saved", "error", err)
@@ -116,6 +110,39 @@ func (m *monitor) runCycle(now time.Time) {
 	took := time.Since(start)
 	m.cycleTime.Observe(took)
 	p.log.Debug("cycle", "number", cycle, "moves", len(pl.Moves), "bytes_up", pl.BytesUp, "bytes_down", pl.BytesDown, "took", took)
+}
+
+// replan makes a plan in the middle of a cycle. The cycle goes on, and with it its
+// budget: otherwise whoever asks often enough could move without limit.
+func (m *monitor) replan(now time.Time) {
+	if m.pool.opts.ReadOnly {
+		return
+	}
+	m.cycling.Lock()
+	defer m.cycling.Unlock()
+	m.pool.heat.Drain(now)
+	m.measure(now)
+	pl := m.propose(now)
+	m.pool.log.Debug("planned within the cycle", "moves", len(pl.Moves), "bytes_up", pl.BytesUp, "bytes_down", pl.BytesDown)
+}
+
+// propose makes a plan and hands it to the relocator, unless movement is paused.
+// The caller holds cycling.
+func (m *monitor) propose(now time.Time) plan.Plan {
+	pl, tiers := m.plan(now, false)
+	m.mu.Lock()
+	m.last, m.lastTime = pl, now
+	m.planned.up += pl.BytesUp
+	m.planned.down += pl.BytesDown
+	m.planned.rebalance += pl.BytesRebalance
+	paused := m.paused
+	m.mu.Unlock()
+	if paused {
+		m.pool.reloc.offer(nil, nil)
+	} else {
+		m.pool.reloc.offer(pl.Moves, tiers)
+	}
+	return pl
 }
 
 // plan makes a plan for the state of now, within what is left of the budget; with ahead as
@@ -244,6 +271,16 @@ func (p *Pool) RunCycle(ctx context.Context, wait bool) (plan.Plan, error) {
 		return pl, p.reloc.waitIdle(ctx)
 	}
 	return pl, nil
+}
+
+// Replan has a plan made at once, in the background: what extents are wanted where has
+// changed. It begins no cycle, and moves no more than is left of this one's budget; what
+// it leaves follows with the next cycles. While movement is paused nothing moves.
+func (p *Pool) Replan() {
+	select {
+	case p.monitor.soon <- struct{}{}:
+	default: // one is wanted already, and has yet to look at anything
+	}
 }
 
 // PauseRelocation stops movement after the moves under way; ResumeRelocation lets

@@ -299,7 +299,7 @@ func (p *Pool) RenameVolume(ctx context.Context, name, to string, dryRun bool) e
 }
 
 // SetPolicy changes where a volume's extents are wanted. What is already placed
-// follows with the next cycles.
+// follows with the next plan, for which Replan asks.
 func (p *Pool) SetPolicy(ctx context.Context, name, policy string, dryRun bool) error {
 	var pol Policy
 	return p.change(ctx, name, dryRun, func(v *Volume, r *extentmap.Volume) (err error) {

@@ -133,7 +133,7 @@ func (s *service) VolumeSet(ctx context.Context, r control.VolumeSetRequest) (co
 		return control.VolumeChange{}, err
 	}
 	if r.Policy != nil {
-		changes = append(changes, fmt.Sprintf("volume %s has policy %s; its extents follow with the next cycles", r.Name, *r.Policy))
+		changes = append(changes, fmt.Sprintf("volume %s has policy %s; its extents follow, beginning now, within windows and budgets", r.Name, *r.Policy))
 	}
 	if r.ReadOnly != nil {
 		text := "takes changes"
@@ -173,6 +173,9 @@ func (s *service) VolumeSet(ctx context.Context, r control.VolumeSetRequest) (co
 				return control.VolumeChange{}, classify(err)
 			}
 		}
+	}
+	if r.Policy != nil && !r.DryRun {
+		s.pool.Replan()
 	}
 	return s.changed(r.Name, r.DryRun, func(v *control.Volume) {
 		if r.Clients != nil {
