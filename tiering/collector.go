@@ -109,6 +109,9 @@ var metricDefs = []struct {
 	{"relocation_queued_moves", "Moves of the last plan that have not begun.", nil},
 	{"relocation_moves_in_flight", "Moves under way.", nil},
 	{"relocation_paused", "1 while an operator has paused movement.", nil},
+	{"relocation_predicted_gain_seconds", "Latency that the moves judged so far were expected to save within eight cycles, of a sample of them.", nil},
+	{"relocation_realised_gain_seconds", "Latency that they saved, by the accesses that their extents got; negative: they cost some.", nil},
+	{"relocation_heat_share_ratio", "Share of the budget that moves for heat have earned by that; at least 0.05.", nil},
 	{"relocation_throttle_rate_bytes", "Bytes a second that may be copied beside the requests of clients; +Inf without a limit.", nil},
 	{"relocation_window_open", "1 while the calendar permits movement.", nil},
 	{"relocation_exclusion_duration_seconds", "Time for which moves kept writes to their extents waiting.", nil},
@@ -376,6 +379,9 @@ func (s *sender) relocation() {
 	s.gauge("relocation_queued_moves", float64(info.Queued))
 	s.gauge("relocation_moves_in_flight", float64(info.InFlight))
 	s.gauge("relocation_paused", boolValue(info.Paused))
+	s.gauge("relocation_predicted_gain_seconds", info.PredictedGain.Seconds())
+	s.gauge("relocation_realised_gain_seconds", info.RealisedGain.Seconds())
+	s.gauge("relocation_heat_share_ratio", info.HeatShare)
 	s.gauge("relocation_throttle_rate_bytes", orInf(info.Throttle))
 	s.gauge("relocation_window_open", boolValue(info.WindowOpen))
 	s.histogram("relocation_exclusion_duration_seconds", &p.reloc.held)

@@ -42,7 +42,7 @@ func TestPlanDoesWhatItSaid(t *testing.T) {
 	}
 	list := func(p plan.Plan) (out []move) {
 		for _, m := range p.Moves {
-			m.Gain = 0 // a moment passes
+			m.Gain, m.Rate, m.Saves = 0, 0, 0 // a moment passes
 			out = append(out, move{m, m.Bytes, m.Reason})
 		}
 		return out

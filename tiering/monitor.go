@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"tierd/pkg/metrics"
+	"tierd/tiering/extent"
 	"tierd/tiering/heat"
 	"tierd/tiering/plan"
 	"tierd/tiering/schedule"
@@ -26,6 +27,7 @@ type monitor struct {
 
 	cycling    sync.Mutex // held for the whole of a cycle; before mu
 	saveFailed bool       // the heat could not be saved the last time; guarded by cycling
+	audit      plan.Audit // guarded by cycling
 
 	mu        sync.Mutex
 	opts      RelocationOptions
@@ -34,15 +36,18 @@ type monitor struct {
 	nextCycle time.Time // when the next plan is due
 	last      plan.Plan
 	lastTime  time.Time // of the last plan
+	share     float64   // of the budget that moves for heat have earned
 	measured  time.Time // when the costs of the backings were brought up to date
 	paused    bool
+
+	predicted, realised time.Duration // what moves were to save, and what they saved; see audit
 
 	cycleTime metrics.Histogram
 	planned   struct{ up, down, rebalance int64 } // bytes, over all plans
 }
 
 func newMonitor(p *Pool, o RelocationOptions, path string) *monitor {
-	return &monitor{pool: p, file: heat.NewFile(heat.PoolID(p.id)), path: path, soon: make(chan struct{}, 1), opts: o}
+	return &monitor{pool: p, file: heat.NewFile(heat.PoolID(p.id)), path: path, soon: make(chan struct{}, 1), opts: o, share: 1}
 }
 
 func (m *monitor) headroom() float64 {
@@ -101,7 +106,13 @@ func (m *monitor) runCycle(now time.Time) {
 	m.nextCycle = now.Add(m.opts.Cycle)
 	cycle := m.cycle
 	m.mu.Unlock()
+	m.judge(&m.audit, now, cycle)
+	m.mu.Lock()
+	predicted, realised := m.audit.Totals()
+	m.predicted, m.realised, m.share = seconds(predicted), seconds(realised), m.audit.Share()
+	m.mu.Unlock()
 	pl := m.propose(now)
+	m.audit.Note(uint32(cycle), pl.Moves, m.accesses(now))
 	err := m.save(now)
 	if err != nil && !m.saveFailed {
 		p.log.Warn("heat is not saved", "error", err)
@@ -147,7 +158,7 @@ func (m *monitor) propose(now time.Time) plan.Plan {
 
 // plan makes a plan for the state of now, within what is left of the budget; with ahead as
 // if another cycle began now. It speaks of tiers by their ranks, which are their places
-// among those returned.
+// among those returned. The caller holds cycling.
 func (m *monitor) plan(now time.Time, ahead bool) (plan.Plan, []*tier) {
 	m.mu.Lock()
 	o := m.opts
@@ -157,11 +168,49 @@ func (m *monitor) plan(now time.Time, ahead bool) (plan.Plan, []*tier) {
 	pol.Hysteresis, pol.Headroom = o.Hysteresis, o.Headroom
 	pol.AccessTime, pol.Horizon = p.opts.Heat.Position, p.opts.Heat.LongHalfLife
 	pol.BudgetBytes = m.budgetBytes(o, now, ahead)
+	audit := &m.audit
+	if ahead {
+		m.mu.Lock()
+		next := m.cycle + 1
+		m.mu.Unlock()
+		audit = audit.Clone()
+		m.judge(audit, now, next)
+	}
+	audit.Limit(&pol)
 	if o.Planner != nil {
 		o.Planner(&pol)
 	}
 	tiers := p.ranks()
 	return plan.Next(m.view(now, tiers, ahead), pol), tiers
+}
+
+// judge begins a cycle for the audit of what moves have brought.
+func (m *monitor) judge(a *plan.Audit, now time.Time, cycle int64) {
+	m.mu.Lock()
+	o := m.opts
+	m.mu.Unlock()
+	a.Judge(uint32(cycle), o.Cycle.Seconds(), m.accesses(now))
+	mean := int64(-1)
+	for _, limit := range []float64{
+		float64(o.Limits.PerCycle), float64(o.Limits.PerDay) * o.Cycle.Hours() / 24, float64(o.Limits.Rate) * o.Cycle.Seconds(),
+	} {
+		if limit > 0 && (mean < 0 || int64(limit) < mean) {
+			mean = int64(limit)
+		}
+	}
+	a.Begin(m.pool.size.Bytes(), mean)
+}
+
+// accesses tells the audit how often an extent was accessed.
+func (m *monitor) accesses(now time.Time) plan.Accesses {
+	return func(k extent.Key) (uint32, bool) {
+		v := m.pool.volumeByID(k.Volume)
+		if v == nil || v.gone.Load() {
+			return 0, false
+		}
+		n := v.heat.Heat(k.Index, now).IOs
+		return n, n < heat.MaxIOs
+	}
 }
 
 // budgetBytes returns what moves may write in the coming cycle; negative for any
@@ -249,6 +298,8 @@ func (m *monitor) save(now time.Time) error {
 func (p *Pool) PlanNow() plan.Plan {
 	now := p.clock.Now()
 	p.heat.Drain(now)
+	p.monitor.cycling.Lock()
+	defer p.monitor.cycling.Unlock()
 	p.monitor.measure(now)
 	pl, _ := p.monitor.plan(now, true)
 	return pl

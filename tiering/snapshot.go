@@ -251,6 +251,10 @@ type RelocationInfo struct {
 	InFlight    int
 	Last        plan.Plan
 	LastTime    time.Time
+	// What moves were expected to save, and what they saved, see plan.Audit; and the share
+	// of the budget that they have earned by it.
+	PredictedGain, RealisedGain time.Duration
+	HeatShare                   float64
 }
 
 // Relocation returns the state of the background movement.
@@ -259,7 +263,7 @@ func (p *Pool) Relocation() RelocationInfo {
 	m.mu.Lock()
 	info := RelocationInfo{
 		Paused: m.paused, Cycle: m.cycle, CycleTime: m.opts.Cycle, NextCycle: m.nextCycle, Last: m.last, LastTime: m.lastTime,
-		Rate: m.opts.Limits.Rate,
+		Rate: m.opts.Limits.Rate, PredictedGain: m.predicted, RealisedGain: m.realised, HeatShare: m.share,
 	}
 	open, rate, until := m.opts.Calendar.At(p.clock.Now())
 	m.mu.Unlock()

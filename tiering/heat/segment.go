@@ -79,10 +79,13 @@ func unpackScore(w uint64) (s, l float32) {
 	return math.Float32frombits(uint32(w)), math.Float32frombits(uint32(w >> 32))
 }
 
+// MaxIOs is where Score.IOs stops counting.
+const MaxIOs = 1<<iosBits - 1
+
 const (
 	iosBits   = 24
 	cycleBits = 20
-	maxIOs    = 1<<iosBits - 1
+	maxIOs    = MaxIOs
 	maxCycle  = 1<<cycleBits - 1
 )
 

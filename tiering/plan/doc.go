@@ -54,6 +54,10 @@
 //     backing to its least busy one, until half of the spread is gone; of the fullest to
 //     the emptiest where the load is even.
 //
+// What moves have brought is looked at afterwards (Audit), by the accesses that their
+// extents got: where nothing of what was expected comes true, moves for heat are left a
+// twentieth of the budget until they pay again.
+//
 // Invariants (held by property tests): the bytes of all moves never exceed the
 // budget, and those into a tier never its endurance; at no prefix of the moves does a tier
 // hold more than its slots; no extent moves twice, a pinned one never; every extent of the

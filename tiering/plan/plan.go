@@ -25,7 +25,12 @@ func Next(v View, p Policy) Plan {
 
 	pl.policyMoves()
 	pl.roomMoves(func(t *tierState) int64 { return int64(p.Emergency * float64(t.Slots)) })
+	whole := pl.limit
+	if p.HeatLimited && p.ExtentSize > 0 {
+		pl.limit = min(pl.limit, pl.accepted+int(min(max(p.HeatBytes, 0)/p.ExtentSize, MaxMoves)))
+	}
 	pl.heatMoves()
+	pl.limit = whole
 	pl.roomMoves(func(t *tierState) int64 { return t.keep })
 	pl.rebalanceMoves()
 
@@ -231,7 +236,7 @@ func (pl *planner) move(c candidate, to int, r Reason, gain float64) {
 	from, target := pl.tiers[c.tier], pl.tiers[to]
 	m := Move{
 		Key: c.key, From: from.ID, To: target.ID, FromBacking: c.backing,
-		Kind: Demotion, Reason: r, Gain: gain, Bytes: pl.p.ExtentSize,
+		Kind: Demotion, Reason: r, Gain: gain, Bytes: pl.p.ExtentSize, Rate: c.rate, Saves: from.delay - target.delay,
 	}
 	if m.To < m.From {
 		m.Kind = Promotion

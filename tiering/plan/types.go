@@ -92,6 +92,11 @@ type Policy struct {
 	// the difference to count (see Extent.Noise): of many extents alike the hottest and the
 	// coldest are not exchanged for what chance made of them. 0: rates are exact.
 	Confidence float64
+	// With HeatLimited moves for heat may write no more than HeatBytes. With Audited that is
+	// for an Audit to say.
+	HeatLimited bool
+	HeatBytes   int64
+	Audited     bool
 	// Headroom is the share of each tier but the slowest that promotions leave free, and
 	// that is made free again by demoting the coldest with what a plan has left of its
 	// budget. Where less than the share Emergency is free, that comes before all that
@@ -167,6 +172,8 @@ type Move struct {
 	Swap        bool    // in exchange with another move: it takes no room from the headroom
 	Gain        float64 // expected gain of the move with its partner, seconds of latency saved per second; on the partner 0
 	Bytes       int64   // bytes it writes
+	Rate        float64 // accesses a second to the extent, when the plan was made
+	Saves       float64 // seconds that each of them takes less afterwards; negative: more
 }
 
 // Plan is the outcome of Next.
@@ -226,6 +233,7 @@ func Defaults(size int64) Policy {
 		BudgetBytes: -1,
 		Hysteresis:  0.25,
 		Confidence:  DefaultConfidence,
+		Audited:     true,
 		Headroom:    0.02,
 		Emergency:   0.01,
 		Residence:   2,

@@ -41,6 +41,7 @@ type planner struct {
 	policy  plan.Policy
 	cycle   time.Duration
 	scores  []heat.Score
+	audit   plan.Audit
 }
 
 // epoch is when the virtual time begins.
@@ -70,10 +71,18 @@ func (p *planner) drain(now time.Time) { p.tracker.Drain(now) }
 func (p *planner) Next(c *Cycle) plan.Plan {
 	now := epoch.Add(time.Duration(c.Number+1) * p.cycle)
 	p.tracker.Tick(now)
+	accesses := func(k extent.Key) (uint32, bool) {
+		n := p.volumes[k.Volume-1].Heat(k.Index, now).IOs
+		return n, n < heat.MaxIOs
+	}
+	p.audit.Judge(uint32(c.Number), p.cycle.Seconds(), accesses)
 	pol := p.policy
 	pol.BudgetBytes = c.BudgetBytes
+	p.audit.Begin(pol.ExtentSize, c.MeanBytes)
+	p.audit.Limit(&pol)
 	pol.Headroom = max(pol.Headroom, spareShare)
 	out := plan.Next(plan.View{Tiers: c.tiers, Extents: func(yield func(plan.Extent) bool) { p.extents(c, now, yield) }}, pol)
+	p.audit.Note(uint32(c.Number), out.Moves, accesses)
 	for i := range out.Moves {
 		k := &out.Moves[i].Key
 		p.volumes[k.Volume-1].Moved(k.Index)

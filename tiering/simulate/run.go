@@ -30,6 +30,7 @@ type Policy interface {
 type Cycle struct {
 	Number      int   // from 0; -1: before the first, for those who know the future
 	BudgetBytes int64 // that moves may write; negative: no limit
+	MeanBytes   int64 // that each cycle adds to the budget; negative: no limit
 
 	uses  []use // of this cycle, in order of their first
 	tiers []plan.Tier
@@ -133,7 +134,7 @@ func (r *run) prepare() error {
 // plan makes the moves after a cycle.
 func (r *run) plan(number int, uses []use) (plan.Plan, error) {
 	budget := r.budget.next()
-	p := r.policy.Next(&Cycle{Number: number, BudgetBytes: budget, uses: uses, tiers: r.tiers, where: r.where})
+	p := r.policy.Next(&Cycle{Number: number, BudgetBytes: budget, MeanBytes: int64(r.budget.each), uses: uses, tiers: r.tiers, where: r.where})
 	if err := r.apply(p.Moves, budget); err != nil {
 		return p, fmt.Errorf("policy %s, cycle %d: %w", r.policy.Name(), number, err)
 	}

@@ -380,3 +380,31 @@ func TestNothingToGain(t *testing.T) {
 		t.Errorf("seed %d: the fastest tier serves %.3f after %d and %d moves, want 0.325 and 100 at most", seed, p.TierShare[0], p.Promotions, p.Demotions)
 	}
 }
+
+// TestBurstsThatDoNotComeBack: where frequency tells nothing of what comes next, every move
+// loses. The planner notices that its moves do not pay, and loses little to doing nothing.
+func TestBurstsThatDoNotComeBack(t *testing.T) {
+	const extents = 3000
+	for _, loops := range []int{1, 4} {
+		var records []trace.Record
+		for range loops {
+			for e := range int64(extents) {
+				for range 20 {
+					records = append(records, trace.Record{Offset: e * mib, Length: 4096})
+				}
+			}
+		}
+		loss := func(audited bool) float64 {
+			s := simulate.Defaults()
+			s.Plan.Audited = audited
+			rep := run(t, memSource(false, records...), simulate.PaperLayout(), s, simulate.Planner, simulate.Static)
+			return rep.Policies[0].MeanMS/rep.Policies[1].MeanMS - 1
+		}
+		if got := loss(true); got > 0.02 {
+			t.Errorf("%d loops: the planner loses %.1f %%, want 2 at most", loops, 100*got)
+		}
+		if got := loss(false); got < 0.03 {
+			t.Errorf("%d loops: without looking it loses %.1f %%: the test tests nothing", loops, 100*got)
+		}
+	}
+}
