@@ -193,6 +193,7 @@ func TestRequests(t *testing.T) {
 		{"volume set a --allow-client b,c --allow-client d", control.VolumeSetRequest{Name: "a", Clients: &[]string{"b,c", "d"}}},
 		{"volume set a --allow-all", control.VolumeSetRequest{Name: "a", Clients: &[]string{}}},
 		{"relocation run --wait --dry-run", control.RelocationRunRequest{Wait: true, DryRun: true}},
+		{"relocation run --now --until-settled", control.RelocationRunRequest{UntilSettled: true}},
 		{"relocation pause --dry-run", control.RelocationPauseRequest{DryRun: true}},
 		{"relocation resume", control.RelocationPauseRequest{}},
 		{"relocation plan --limit 3", control.RelocationPlanRequest{Limit: 3}},

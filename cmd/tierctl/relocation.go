@@ -46,6 +46,9 @@ func askRelocation(g *globals, above string, call func(control.Service) (control
 }
 
 func showRelocationStatus(w io.Writer, s control.RelocationStatus) error {
+	if x := s.Settled; x != nil {
+		fmt.Fprintf(w, "ended: %s, after %s (%s)\n", x.Reason, count(x.Extents, "move"), size(x.Bytes))
+	}
 	t := newTable(w)
 	state := string(s.State)
 	if !s.WindowUntil.IsZero() {
@@ -213,19 +216,33 @@ func showTraffic(w io.Writer, traffic []control.PlanTraffic) error {
 
 func newRelocationRunCommand(g *globals) *cobra.Command {
 	var r control.RelocationRunRequest
+	var now bool
 	c := &cobra.Command{
-		Use:     "run",
-		Short:   "Start a cycle now",
-		Long:    "Run starts a cycle without waiting for its time. Budget and windows hold all\nthe same.",
-		Example: "  tierctl relocation run --wait",
+		Use:   "run",
+		Short: "Start a cycle now",
+		Long: `Run starts a cycle without waiting for its time. Budget and windows hold all
+the same. With --until-settled it plans and moves again and again until there is
+nothing left that pays, and tells why it ended:
+  settled        nothing pays any more
+  budget         something would, and the budget is spent
+  closed_window  no window is open
+  stuck          what is planned cannot be carried out now (see "skipped")
+Each plan has the amount of a cycle; that of the day holds for all together.`,
+		Example: "  tierctl relocation run --wait\n  tierctl relocation run --until-settled",
 		Args:    args(),
 		RunE: func(c *cobra.Command, _ []string) error {
-			return askRelocation(g, announce("a cycle would start", r.DryRun), func(s control.Service) (control.RelocationStatus, error) {
+			would := "a cycle would start"
+			if r.UntilSettled {
+				would = "cycles would run until nothing pays any more"
+			}
+			return askRelocation(g, announce(would, r.DryRun), func(s control.Service) (control.RelocationStatus, error) {
 				return s.RelocationRun(c.Context(), r)
 			})
 		},
 	}
+	c.Flags().BoolVar(&now, "now", true, "start now, which is what run does")
 	c.Flags().BoolVar(&r.Wait, "wait", false, "return when the cycle's moves are done")
+	c.Flags().BoolVar(&r.UntilSettled, "until-settled", false, "return when nothing is left that pays")
 	dryRunFlag(c, &r.DryRun)
 	return c
 }

@@ -144,6 +144,15 @@ func (s *service) traffic(f tiering.Forecast) []control.PlanTraffic {
 
 // RelocationRun starts a cycle now.
 func (s *service) RelocationRun(ctx context.Context, r control.RelocationRunRequest) (control.RelocationStatus, error) {
+	if r.UntilSettled && !r.DryRun {
+		why, moved, err := s.pool.Settle(ctx)
+		if err != nil {
+			return control.RelocationStatus{}, classify(err)
+		}
+		st, err := s.RelocationStatus(ctx)
+		st.Settled = &control.Settled{Reason: string(why), Extents: moved, Bytes: moved * s.pool.Size().Bytes()}
+		return st, err
+	}
 	if !r.DryRun {
 		if _, err := s.pool.RunCycle(ctx, r.Wait); err != nil {
 			return control.RelocationStatus{}, classify(err)

@@ -16,7 +16,7 @@ import (
 )
 
 // Limits of a request. Requests are a few names and numbers; only the replies to
-// RelocationRun with Wait and of a Recorder may take longer than moments.
+// RelocationRun with Wait or UntilSettled and of a Recorder may take longer than moments.
 const (
 	maxRequestBytes = 64 << 10
 	maxHeaderBytes  = 8 << 10

@@ -48,6 +48,15 @@ type RelocationStatus struct {
 	Skipped map[string]int64 `json:"skipped"`
 
 	LastPlan *PlanSummary `json:"last_plan,omitempty"` // nil before the first cycle
+
+	Settled *Settled `json:"settled,omitempty"` // of a run until settled
+}
+
+// Settled is how a run until settled ended.
+type Settled struct {
+	Reason  string `json:"reason"` // settled, budget, closed_window or stuck
+	Extents int64  `json:"extents"`
+	Bytes   int64  `json:"bytes"` // of these extents
 }
 
 // PlanSummary is a plan without its moves.
@@ -114,8 +123,9 @@ type Move struct {
 
 // RelocationRunRequest starts a cycle now.
 type RelocationRunRequest struct {
-	Wait   bool `json:"wait"` // answer when its moves are done
-	DryRun bool `json:"dry_run"`
+	UntilSettled bool `json:"until_settled"` // plan and move until nothing is left that pays; answers then
+	Wait         bool `json:"wait"`          // answer when its moves are done
+	DryRun       bool `json:"dry_run"`
 }
 
 // RelocationPauseRequest pauses or resumes relocation.
