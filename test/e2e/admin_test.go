@@ -167,7 +167,7 @@ func TestRelocationByHand(t *testing.T) {
 	t.Parallel()
 	s, d := running(t, layout{
 		tiers: twoTiers(), volumes: "{name: home, size: 48MiB}",
-		relocation: "{cycle: 1h, hysteresis: 10%, budget: {rate: 500MiB/s}}", extra: shortHeat,
+		relocation: "{cycle: 1h, hysteresis: 10%, budget: {rate: 500MiB/s}}", extra: "heat: {short_half_life: 30s, long_half_life: 5m, short_weight: 0.8}",
 	})
 	c := s.dial("home")
 	// The first extents fill the fast tier, so the last ones live in the slow one.

@@ -74,8 +74,42 @@ func TestStreamsOverConnections(t *testing.T) {
 }
 
 func TestRunWord(t *testing.T) {
-	r := newRun(1<<41+5, 1<<20, 1000)
-	if r.end() != 5 || r.sectors() != 65535 || r.requests() != 255 {
+	r := newRun(1<<41+5, 1<<20, 1000, 1<<14+3)
+	if r.end() != 5 || r.sectors() != 2047 || r.requests() != 7 {
 		t.Errorf("got end %d, %d sectors, %d requests", r.end(), r.sectors(), r.requests())
+	}
+	for number, want := range map[uint64]bool{1<<14 + 4: true, 1<<14 + 3 + maxBetween: true, 1<<14 + 4 + maxBetween: false, 1<<20 + 3: true, 1<<14 - 20: true, 5000: false} {
+		if got := r.fresh(number); got != want {
+			t.Errorf("request %d: fresh %v, want %v", number, got, want)
+		}
+	}
+}
+
+// TestHotRegionIsNotAStream: random requests to a small region, each of whose blocks ends
+// where the next begins and was used before, are random all the same; one that goes through
+// the region in order is sequential each time.
+func TestHotRegionIsNotAStream(t *testing.T) {
+	const seed, n = 7, 20000
+	for _, blocks := range []int64{256, 2048} {
+		rng := rand.New(rand.NewPCG(seed, 0))
+		var s streams
+		sequential := 0
+		for range n {
+			if s.request(rng.Int64N(blocks)<<12, 4096) {
+				sequential++
+			}
+		}
+		if sequential > n*3/100 {
+			t.Errorf("seed %d: of %d random requests to %d blocks %d count as sequential", seed, n, blocks, sequential)
+		}
+		sequential = 0
+		for i := range int64(n) {
+			if s.request(i%blocks<<12, 4096) {
+				sequential++
+			}
+		}
+		if sequential < n*95/100 {
+			t.Errorf("of %d requests in order %d count as sequential", n, sequential)
+		}
 	}
 }
